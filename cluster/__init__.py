@@ -1,0 +1,1 @@
+"""Where work runs: the Ray session, retryable tasks, the Ray Train launch."""

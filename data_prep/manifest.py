@@ -1,0 +1,140 @@
+"""What a prepared corpus is, from what it was made, and the hashes that prove it.
+
+The manifest is a deterministic merge of the part records: the same inputs and configuration give the same bytes on any
+machine, so it holds no clock, host name or absolute path. It, not the tar files, says how many rows there are.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from data_prep import storage
+from data_prep.errors import DataError
+from data_prep.rows import SpecialIds
+from data_prep.settings import Settings
+
+VERSION = 1
+FILE_NAME = "manifest.json"
+
+Split = Literal["train", "heldout"]
+
+
+class ShardEntry(Settings):
+    """One shard: `name` is relative to the corpus folder, `first_row` is its first row's number within the split."""
+
+    name: str
+    bytes: int
+    sha256: str
+    members: int
+    rows: int
+    first_row: int
+    unit: int
+
+
+class SplitStats(Settings):
+    """Totals of one split. Lengths are in tokens and count every real token (`cls` and `sep` included)."""
+
+    rows: int
+    tokens: int
+    fragments: int
+    sum_L: int  # Σ of fragment lengths; equals `tokens`
+    sum_L2: int  # Σ of squared fragment lengths: what attention costs
+    row_lengths: list[int]  # histogram: row_lengths[n] rows hold n real tokens; seq_len + 1 entries
+    rows_with_pair: int  # rows with a second segment
+    unk: int  # unknown tokens
+    shards: list[ShardEntry]
+
+
+class Documents(Settings):
+    """Where every document went: `documents_in == out + sum(rejected.values())`, `out == train + heldout`."""
+
+    documents_in: int
+    out: int
+    train: int
+    heldout: int
+    text_bytes: int  # UTF-8 bytes of the documents kept
+    rejected: dict[str, int]
+    topics: dict[str, int]  # kept documents per topic
+
+
+class HeldoutDocuments(Settings):
+    """One file of held-out texts (parquet: id, topic, text); `sha256` is over the texts, not the file's encoding."""
+
+    name: str
+    documents: int
+    sha256: str
+
+
+class Manifest(Settings):
+    """The whole corpus; see the module's docstring."""
+
+    version: Literal[1] = VERSION
+    config_sha256: str  # of the configuration, paths left out
+    inputs_sha256: str  # of the names, sizes and content hashes of the input files
+    seed: int
+    tokenizer_sha256: str
+    vocab_size: int
+    special: SpecialIds
+    layout: Literal["segments", "packed"]
+    pair_separators: int  # between the two segments of a pair: 1 for BERT, 2 for RoBERTa
+    seq_len: int
+    dtype: Literal["uint16", "uint32"]
+    units: int
+    documents: Documents
+    heldout_documents: list[HeldoutDocuments]
+    train: SplitStats
+    heldout: SplitStats
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the canonical JSON: part of the identity of everything trained on this corpus."""
+        return self.fingerprint()
+
+    def split(self, name: Split) -> SplitStats:
+        """The split called `name`."""
+        return self.train if name == "train" else self.heldout
+
+
+def save(manifest: Manifest, corpus_dir: Path) -> None:
+    """Write the manifest; from then on the corpus exists."""
+    storage.write_json(corpus_dir / FILE_NAME, manifest.model_dump(mode="json"))
+
+
+def load(corpus_dir: Path) -> Manifest:
+    """Read the manifest of a prepared corpus. DataError when there is none or it does not parse."""
+    path = Path(corpus_dir) / FILE_NAME
+    if not path.exists():
+        raise DataError(f"{path} does not exist: the corpus was not prepared or not finished; run `electra prepare` first.")
+    try:
+        return Manifest.model_validate(storage.read_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise DataError(f"{path} is not a manifest of this version ({where}: {first['msg']}); prepare the corpus again.") from None
+
+
+def empty_stats(seq_len: int) -> SplitStats:
+    """The neutral element of `add_stats`."""
+    return SplitStats(
+        rows=0, tokens=0, fragments=0, sum_L=0, sum_L2=0, row_lengths=[0] * (seq_len + 1), rows_with_pair=0, unk=0, shards=[]
+    )
+
+
+def add_stats(parts: list[SplitStats], seq_len: int) -> SplitStats:
+    """Sum the parts in order; shards are numbered anew so that `first_row` counts through the split."""
+    shards: list[ShardEntry] = []
+    lengths: NDArray[np.int64] = np.zeros(seq_len + 1, dtype=np.int64)
+    first_row = 0
+    for part in parts:
+        lengths += np.asarray(part.row_lengths, dtype=np.int64)
+        for shard in part.shards:
+            shards.append(shard.model_copy(update={"first_row": first_row}))
+            first_row += shard.rows
+    totals = {
+        field: sum(getattr(part, field) for part in parts)
+        for field in ("rows", "tokens", "fragments", "sum_L", "sum_L2", "rows_with_pair", "unk")
+    }
+    return SplitStats(row_lengths=lengths.tolist(), shards=shards, **totals)

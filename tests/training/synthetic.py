@@ -1,0 +1,64 @@
+"""Small synthetic corpora for the training tests: rows with some regularity to learn, in either layout."""
+
+from pathlib import Path
+
+import numpy as np
+
+from data_prep import manifest as manifests
+from data_prep.manifest import Documents, Manifest, SplitStats
+from data_prep.rows import SpecialIds
+from data_prep.shards import row_stats, write_rows
+
+SEQ_LEN, VOCAB = 32, 96
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
+
+
+def make_rows(count: int, seed: int, packed: bool = False) -> np.ndarray:
+    """Rows of pairs and single segments (or of several fragments), of many lengths, with some regularity to learn."""
+    rng = np.random.default_rng(seed)
+    rows = np.full((count, SEQ_LEN), SPECIAL.pad, dtype=np.int64)
+    for row in rows:
+        place, fragments = 0, rng.integers(1, 4) if packed else 1
+        for _ in range(fragments):
+            segments = 1 if packed or rng.random() < 0.2 else 2
+            need = 1 + segments * 3
+            if SEQ_LEN - place < need:
+                break
+            row[place], place = SPECIAL.cls, place + 1
+            for left in range(segments, 0, -1):
+                room = SEQ_LEN - place - 1 - (left - 1) * 3
+                length = int(rng.integers(2, max(3, min(room, 14) + 1)))
+                start = int((VOCAB - 5) * rng.random() ** 4)  # low words are frequent
+                row[place : place + length] = 5 + (start + np.arange(length)) % (VOCAB - 5)
+                row[place + length] = SPECIAL.sep
+                place += length + 1
+    return rows
+
+
+def write_corpus(folder: Path, packed: bool = False, rows: int = 300) -> Manifest:
+    """A prepared corpus of synthetic rows in two train shards and one held-out shard."""
+
+    def split(name: manifests.Split, count: int, seed: int) -> SplitStats:
+        stored = make_rows(count, seed, packed)
+        shards = write_rows(folder, name, 0, stored, rows_per_shard=-(-count // 2), vocab_size=VOCAB)
+        return row_stats(stored, SPECIAL).model_copy(update={"shards": shards})
+
+    manifest = Manifest(
+        config_sha256="0" * 64,
+        inputs_sha256="0" * 64,
+        seed=0,
+        tokenizer_sha256="0" * 64,
+        vocab_size=VOCAB,
+        special=SPECIAL,
+        layout="packed" if packed else "segments",
+        pair_separators=1,
+        seq_len=SEQ_LEN,
+        dtype="uint16",
+        units=1,
+        documents=Documents(documents_in=1, out=1, train=1, heldout=0, text_bytes=1, rejected={}, topics={}),
+        heldout_documents=[],
+        train=split("train", rows, 1),
+        heldout=split("heldout", 40, 2),
+    )
+    manifests.save(manifest, folder)
+    return manifest

@@ -1,0 +1,205 @@
+"""Checkpoints: every rank's own slices in safetensors, a manifest last, nothing pickled.
+
+`checkpoints/step-00000123/` holds `part-RRRRR.safetensors` (one a rank: contiguous slices of parameters and optimizer
+state, fp32, keyed `kind/name@start`) and `manifest.json` (sizes, hashes, shapes, run, position, ledger). The folder is
+written under a temporary name and renamed when the manifest is in it, so a folder of that name is complete; without a
+valid manifest a checkpoint does not exist. Restoring reads slices by name, whatever the world size and ZeRO stage.
+
+Not here: writing in the background, retention, object storage.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from data_prep import storage
+from data_prep.errors import CheckpointError
+from data_prep.rows import SpecialIds
+from training.encoder import Embeddings, Encoder
+from training.engine import STATES, Engine
+from training.objectives import Objective, build
+from training.settings import EncoderConfig, RunSpec
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands after `step` completed steps. FLOPs are of the `model` ledger; `spent` adds what restarts
+    repeated to what the surviving trajectory `counted`."""
+
+    step: int = 0
+    position: int = 0
+    flops_counted: float = 0.0
+    flops_spent: float = 0.0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A verified checkpoint: its folder and its manifest."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(**self.manifest["progress"])
+
+    @property
+    def spec(self) -> RunSpec:
+        return RunSpec.model_validate(self.manifest["spec"])
+
+    @property
+    def special(self) -> SpecialIds:
+        return SpecialIds.model_validate(self.manifest["special"])
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the manifest, which holds the hashes of the parts: the identity of these weights."""
+        return storage.sha256_of(self.folder / MANIFEST)
+
+
+def save(run_dir: Path, engine: Engine, spec: RunSpec, special: SpecialIds, packed: bool, progress: Progress) -> Path:
+    """Write a checkpoint; every rank calls, every rank returns when it is complete."""
+    final = run_dir / "checkpoints" / f"step-{progress.step:08d}"
+    temporary = final.with_name(final.name + ".tmp")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if rank == 0:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+    dist.barrier()
+    if engine.owns_slices:
+        part = temporary / f"part-{rank:05d}.safetensors"
+        save_file(_own_tensors(engine), part)
+        with open(part, "rb") as file:
+            os.fsync(file.fileno())
+    dist.barrier()
+    if rank == 0:
+        parts = sorted(temporary.glob("part-*.safetensors"))
+        storage.write_json(
+            temporary / MANIFEST,
+            {
+                "version": 1,
+                "parts": [{"name": p.name, "bytes": p.stat().st_size, "sha256": storage.sha256_of(p)} for p in parts],
+                "shapes": {name: list(p.shape) for name, p in engine.objective.named_parameters()},
+                "progress": asdict(progress),
+                "spec": spec.model_dump(mode="json"),
+                "special": special.model_dump(mode="json"),
+                "packed": packed,
+                "identity": spec.identity.fingerprint(),
+                "world_size": world_size,
+            },
+        )
+        shutil.rmtree(final, ignore_errors=True)
+        temporary.rename(final)
+        storage.sync_folder(final.parent)
+    dist.barrier()
+    return final
+
+
+def _own_tensors(engine: Engine) -> dict[str, Tensor]:
+    return {
+        f"{kind}/{piece.name}@{piece.start}": tensor.detach().to("cpu", torch.float32, copy=True)
+        for piece in engine.slices()
+        for kind, tensor in piece.tensors.items()
+    }
+
+
+def verify(folder: Path) -> Checkpoint:
+    """The checkpoint in a folder if it is whole; otherwise CheckpointError saying what is wrong with it."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise CheckpointError(f"{folder} holds no {MANIFEST}: it is not a finished checkpoint; choose another.")
+    try:
+        manifest = json.loads(path.read_bytes())
+        for part in manifest["parts"]:
+            file = folder / part["name"]
+            if not file.is_file():
+                raise CheckpointError(f"{file} is missing: restore it or choose another checkpoint.")
+            if file.stat().st_size != part["bytes"] or storage.sha256_of(file) != part["sha256"]:
+                raise CheckpointError(f"{file} was cut or altered (size or sha256 differs): choose another checkpoint.")
+    except (ValueError, KeyError, TypeError):
+        raise CheckpointError(f"{path} is not a checkpoint manifest: choose another checkpoint.") from None
+    return Checkpoint(folder, manifest)
+
+
+def newest(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest verified checkpoint of a run, and a sentence for each newer one that was passed over."""
+    passed_over: list[str] = []
+    for folder in sorted((run_dir / "checkpoints").glob("step-????????"), reverse=True):
+        try:
+            return verify(folder), passed_over
+        except CheckpointError as error:
+            passed_over.append(str(error))
+    return None, passed_over
+
+
+def load_tensors(checkpoint: Checkpoint, kinds: Iterable[str] = ("param",)) -> dict[str, dict[str, Tensor]]:
+    """Full fp32 tensors by kind and parameter name, put together from the slices. CheckpointError where an element is
+    missing or stands twice."""
+    shapes: dict[str, list[int]] = checkpoint.manifest["shapes"]
+    full = {kind: {name: torch.empty(shape).view(-1) for name, shape in shapes.items()} for kind in kinds}
+    filled = {kind: dict.fromkeys(shapes, 0) for kind in full}
+    for part in checkpoint.manifest["parts"]:
+        for key, tensor in _read_part(checkpoint.folder / part["name"]).items():
+            kind, _, rest = key.partition("/")
+            if kind not in full:
+                continue
+            name, _, start = rest.rpartition("@")
+            full[kind][name][int(start) : int(start) + tensor.numel()] = tensor
+            filled[kind][name] += tensor.numel()
+    for kind, sizes in filled.items():
+        for name, size in sizes.items():
+            if size != full[kind][name].numel():
+                raise CheckpointError(
+                    f"{checkpoint.folder}: {kind} of {name} has {size} of {full[kind][name].numel()} values."
+                )
+    return {kind: {name: flat.view(shapes[name]) for name, flat in tensors.items()} for kind, tensors in full.items()}
+
+
+def _read_part(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} cannot be read ({error}): choose another checkpoint.") from None
+
+
+def restore(engine: Engine, checkpoint: Checkpoint) -> None:
+    """Load parameters and optimizer state into an engine, at any world size and ZeRO stage."""
+    tensors = load_tensors(checkpoint, ("param", *STATES))
+    engine.load(tensors["param"], {kind: tensors[kind] for kind in STATES})
+
+
+def load_objective(folder: Path) -> tuple[Objective, Checkpoint]:
+    """The trained networks of a checkpoint, verified, on the CPU in evaluation mode."""
+    checkpoint = verify(folder)
+    identity = checkpoint.spec.identity
+    objective = build(
+        identity.arm,
+        identity.model,
+        checkpoint.special,
+        seq_len=identity.seq_len,
+        seed=identity.seed,
+        packed=checkpoint.manifest["packed"],
+    )
+    objective.load_state_dict(load_tensors(checkpoint)["param"], strict=True)
+    return objective.eval(), checkpoint
+
+
+def load_backbone(folder: Path) -> tuple[EncoderConfig, Embeddings, Encoder]:
+    """The network that is fine-tuned: ELECTRA's discriminator body, BERT's or RoBERTa's encoder, with embeddings."""
+    objective, _ = load_objective(folder)
+    embeddings, encoder = objective.backbone()
+    return objective.config, embeddings, encoder

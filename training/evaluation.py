@@ -1,0 +1,32 @@
+"""Held-out losses of a run: the same rows with the same masks for every arm that shares a corpus and a seed.
+
+Rows are dealt to ranks in equal numbers of equal micro-batches (the last filled with weight-0 rows), so no rank ever
+waits for another that has no batch left. Sums, not means, are reduced over ranks.
+"""
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from training.loader import Loader, accumulation_steps, rank_slice
+from training.meter import add_statistics, reduce_statistics
+from training.objectives import Objective, to_device
+from training.settings import Placement
+
+
+@torch.no_grad()
+def evaluate_heldout(
+    objective: Objective, loader: Loader, n_rows: int, placement: Placement, device: torch.device
+) -> dict[str, float]:
+    """The objective's figures over the first `eval_rows` held-out rows, named `heldout/…`."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    total = min(placement.eval_rows, n_rows)
+    start, stop = rank_slice(total, rank, world_size)
+    micro_batches = accumulation_steps(total, placement.micro_batch, world_size)
+    batches = loader.fixed_rows(np.arange(start, stop, dtype=np.int64), micro_batches)
+    sums: dict[str, torch.Tensor] = {}
+    objective.eval()
+    for batch in batches.micro_batches:
+        add_statistics(sums, objective(to_device(batch, device)).statistics)
+    objective.train()
+    return {f"heldout/{name}": value for name, value in objective.metrics(reduce_statistics(sums)).items()}

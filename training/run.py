@@ -1,0 +1,74 @@
+"""From a budget to a run: steps, warm-up and the exact mean cost of a step, decided once, before training.
+
+A budget is model FLOPs. The manifest's totals make the mean cost of a step over the corpus exact, so steps follow by
+one division; afterwards the ledger measures and never steers.
+"""
+
+import numpy as np
+
+from data_prep.errors import ConfigError
+from data_prep.manifest import Manifest
+from training.flops import Counts, train_flops
+from training.masking import mask_counts
+from training.settings import ArmConfig, BertArm, Identity, ModelConfig, Placement, RunSpec, TrainingConfig
+
+
+def mean_counts(manifest: Manifest, arm: ArmConfig) -> Counts:
+    """What an average training row costs by: exact means over the corpus."""
+    train = manifest.train
+    lengths = np.arange(len(train.row_lengths), dtype=np.int64)
+    histogram = np.asarray(train.row_lengths, dtype=np.int64)
+    # a row of n real tokens has n - specials candidates; n ≥ 3 leaves room for k(n) in every row that holds text
+    masked = int((mask_counts(lengths, arm.mask_prob, arm.max_predictions(manifest.seq_len)) * histogram).sum())
+    pairs = train.rows_with_pair if isinstance(arm, BertArm) else 0
+    return Counts(tokens=train.tokens, squares=train.sum_L2, masked=masked, pairs=pairs).scaled(1 / train.rows)
+
+
+def plan_run(
+    *, arm: ArmConfig, model: ModelConfig, training: TrainingConfig, manifest: Manifest, budget: float, seed: int
+) -> RunSpec:
+    """The run of an arm at a budget of model FLOPs. ConfigError where the budget does not pay for one step, or where
+    the arm cannot use the corpus."""
+    _check(arm, model, manifest)
+    encoder = model.encoder(manifest.vocab_size)
+    flops_per_step = training.global_batch * train_flops(arm, encoder, mean_counts(manifest, arm))
+    steps = round(budget / flops_per_step)
+    if steps < 1:
+        raise ConfigError(
+            f"budgets: {budget:.3g} model FLOPs do not pay for one step of arm {arm.label!r} ({flops_per_step:.3g}); "
+            "raise the budget or lower training.global_batch"
+        )
+    identity = Identity(
+        arm=arm,
+        model=encoder,
+        optimizer=training.optimizer,
+        global_batch=training.global_batch,
+        steps=steps,
+        warmup_steps=round(training.warmup_fraction * steps),
+        seq_len=manifest.seq_len,
+        seed=seed,
+        manifest_sha256=manifest.sha256,
+        tokenizer_sha256=manifest.tokenizer_sha256,
+    )
+    placement = Placement(
+        micro_batch=training.micro_batch,
+        zero_stage=training.zero_stage,
+        log_every=training.log_every,
+        eval_every=training.eval_every,
+        eval_rows=training.eval_rows,
+        checkpoint_every=training.checkpoint_every,
+    )
+    name = f"{arm.label}-{budget:.2e}-s{seed}"
+    return RunSpec(name=name, budget=budget, flops_per_step=flops_per_step, identity=identity, placement=placement)
+
+
+def _check(arm: ArmConfig, model: ModelConfig, manifest: Manifest) -> None:
+    if isinstance(arm, BertArm) and manifest.layout != "segments":
+        raise ConfigError(
+            f"arms: {arm.label!r} needs pairs of segments; set corpus.layout to 'segments' or drop the arm"
+        )
+    if manifest.seq_len > model.max_positions:
+        raise ConfigError(
+            f"model.max_positions: {model.max_positions} is less than the corpus's seq_len {manifest.seq_len}; "
+            "raise it or prepare shorter rows"
+        )
