@@ -4,20 +4,22 @@ The manifest is a deterministic merge of the part records: the same inputs and c
 machine, so it holds no clock, host name or absolute path. It, not the tar files, says how many rows there are.
 """
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from data_prep import storage
-from data_prep.errors import DataError
+from data_prep.errors import CheckError, DataError
 from data_prep.rows import SpecialIds
 from data_prep.settings import Settings
 
-VERSION = 1
 FILE_NAME = "manifest.json"
+MOST_TOPICS = 200  # listed
 
 Split = Literal["train", "heldout"]
 
@@ -57,7 +59,7 @@ class Documents(Settings):
     heldout: int
     text_bytes: int  # UTF-8 bytes of the documents kept
     rejected: dict[str, int]
-    topics: dict[str, int]  # kept documents per topic
+    topics: dict[str, int]  # kept documents of the commonest topics
 
 
 class HeldoutDocuments(Settings):
@@ -71,7 +73,7 @@ class HeldoutDocuments(Settings):
 class Manifest(Settings):
     """The whole corpus; see the module's docstring."""
 
-    version: Literal[1] = VERSION
+    version: Literal[1] = 1
     config_sha256: str  # of the configuration, paths left out
     inputs_sha256: str  # of the names, sizes and content hashes of the input files
     seed: int
@@ -107,19 +109,31 @@ def load(corpus_dir: Path) -> Manifest:
     """Read the manifest of a prepared corpus. DataError when there is none or it does not parse."""
     path = Path(corpus_dir) / FILE_NAME
     if not path.exists():
-        raise DataError(f"{path} does not exist: the corpus was not prepared or not finished; run `electra prepare` first.")
+        raise DataError(
+            f"{path} does not exist: the corpus was not prepared or not finished; run `electra prepare` first."
+        )
     try:
         return Manifest.model_validate(storage.read_json(path))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise DataError(f"{path} is not a manifest of this version ({where}: {first['msg']}); prepare the corpus again.") from None
+        raise DataError(
+            f"{path} is not a manifest of this version ({where}: {first['msg']}); prepare the corpus again."
+        ) from None
 
 
 def empty_stats(seq_len: int) -> SplitStats:
     """The neutral element of `add_stats`."""
     return SplitStats(
-        rows=0, tokens=0, fragments=0, sum_L=0, sum_L2=0, row_lengths=[0] * (seq_len + 1), rows_with_pair=0, unk=0, shards=[]
+        rows=0,
+        tokens=0,
+        fragments=0,
+        sum_L=0,
+        sum_L2=0,
+        row_lengths=[0] * (seq_len + 1),
+        rows_with_pair=0,
+        unk=0,
+        shards=[],
     )
 
 
@@ -138,3 +152,70 @@ def add_stats(parts: list[SplitStats], seq_len: int) -> SplitStats:
         for field in ("rows", "tokens", "fragments", "sum_L", "sum_L2", "rows_with_pair", "unk")
     }
     return SplitStats(row_lengths=lengths.tolist(), shards=shards, **totals)
+
+
+def merge(
+    documents: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]],
+    tokenizer: Mapping[str, Any],
+    *,
+    config_sha256: str,
+    inputs_sha256: str,
+    seed: int,
+    layout: Literal["segments", "packed"],
+    seq_len: int,
+) -> Manifest:
+    """The manifest of all units' results (see `data_prep.units`), in unit order; a pure function of them.
+
+    CheckError when a document is unaccounted for, DataError when no training row is left.
+    """
+    train, heldout = (
+        add_stats([SplitStats.model_validate(result[split]) for result in rows], seq_len)
+        for split in ("train", "heldout")
+    )
+    if train.rows == 0:
+        raise DataError("All documents fell into the held-out split; lower corpus.heldout_fraction or use more text.")
+    return Manifest(
+        config_sha256=config_sha256,
+        inputs_sha256=inputs_sha256,
+        seed=seed,
+        tokenizer_sha256=tokenizer["sha256"],
+        vocab_size=tokenizer["vocab_size"],
+        special=SpecialIds.model_validate(tokenizer["special"]),
+        layout=layout,
+        pair_separators=tokenizer["pair_separators"],
+        seq_len=seq_len,
+        dtype="uint16" if tokenizer["vocab_size"] < 0xFFFF else "uint32",
+        units=len(rows),
+        documents=_account(documents, rows),
+        heldout_documents=[HeldoutDocuments.model_validate(result["heldout_documents"]) for result in rows],
+        train=train,
+        heldout=heldout,
+    )
+
+
+def _account(documents: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> Documents:
+    rejected: Counter[str] = Counter()
+    topics: Counter[str] = Counter()
+    kept: Counter[str] = Counter()
+    for result in documents:
+        rejected.update(result["rejected"])
+    for result in rows:
+        rejected.update(result["removed"])
+        topics.update(result["topics"])
+        kept.update(result["documents"])
+    seen, out = sum(result["documents_in"] for result in documents), kept["train"] + kept["heldout"]
+    if seen != out + rejected.total():
+        raise CheckError(
+            f"{seen} documents came in, but {out} kept and {rejected.total()} rejected do not add up to them."
+        )
+    most = sorted(topics.items(), key=lambda entry: (-entry[1], entry[0]))[:MOST_TOPICS]
+    return Documents(
+        documents_in=seen,
+        out=out,
+        train=kept["train"],
+        heldout=kept["heldout"],
+        text_bytes=kept["text_bytes"],
+        rejected=dict(sorted(rejected.items())),
+        topics=dict(sorted(most)),
+    )

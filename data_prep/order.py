@@ -24,7 +24,9 @@ class Order:
 
     def __init__(self, n_rows: int, seed: int) -> None:
         if n_rows < 1:
-            raise DataError("There are no rows to order: the split is empty; use a larger corpus or another held-out share.")
+            raise DataError(
+                "There are no rows to order: the split is empty; use a larger corpus or another held-out share."
+            )
         self.n_rows = n_rows
         self.seed = seed
         bits = max(MIN_BITS, (n_rows - 1).bit_length())

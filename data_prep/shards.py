@@ -49,8 +49,12 @@ def write_shard(path: Path, rows: NDArray[np.integer], *, vocab_size: int) -> tu
         file.flush()
         os.fsync(file.fileno())
         temporary = Path(file.name)
-        if not np.array_equal(_gather(_map(temporary, dtype), np.arange(len(stored)), len(stored), stored.shape[1]), stored):
-            raise DataError(f"{path}: the disk did not give back the rows that were written; check the disk and run again.")
+        if not np.array_equal(
+            _gather(_map(temporary, dtype), np.arange(len(stored)), len(stored), stored.shape[1]), stored
+        ):
+            raise DataError(
+                f"{path}: the disk did not give back the rows that were written; check the disk and run again."
+            )
         size, sha256 = temporary.stat().st_size, storage.sha256_of(temporary)
     return size, sha256
 
@@ -162,7 +166,13 @@ class ShardWriter:
         members = -(-len(rows) // ROWS_PER_MEMBER)
         self.entries.append(
             ShardEntry(
-                name=name, bytes=size, sha256=sha256, members=members, rows=len(rows), first_row=self._written, unit=self._unit
+                name=name,
+                bytes=size,
+                sha256=sha256,
+                members=members,
+                rows=len(rows),
+                first_row=self._written,
+                unit=self._unit,
             )
         )
         self._written += len(rows)
@@ -256,4 +266,3 @@ class RowReader:
         if shard not in self._maps:
             self._maps[shard] = _map(self.corpus_dir / self.shards[shard].name, self.dtype)
         return self._maps[shard]
-

@@ -1,8 +1,9 @@
 """Durable, atomic writes: a reader sees a whole file or none.
 
-Every file that another process reads is written under a temporary name in the same folder, flushed, fsynced and renamed,
-and the folder is fsynced after it. Temporary names are unique, so two attempts at the same file never share one; since a
-file's bytes are a function of its inputs, whichever rename comes last changes nothing. Local file systems only.
+Every file that another process reads is written under a temporary name in the same folder, flushed, fsynced and
+renamed, and the folder is fsynced after it. Temporary names are unique, so two attempts at the same file never share
+one; since a file's bytes are a function of its inputs, whichever rename comes last changes nothing. Local file systems
+only.
 """
 
 import contextlib
@@ -54,7 +55,9 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise DataError(f"{path} does not exist.") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}); restore it or delete its folder and prepare again.") from None
+        raise DataError(
+            f"{path} is not valid JSON ({error}); restore it or delete its folder and prepare again."
+        ) from None
 
 
 def sha256_of(path: Path) -> str:
@@ -72,7 +75,9 @@ def make_folder(path: Path) -> Path:
         probe.unlink()
     except OSError as error:
         reason = error.strerror or str(error)
-        raise PreflightError(f"Cannot write to {path} ({reason}); choose another --out or change its permissions.") from None
+        raise PreflightError(
+            f"Cannot write to {path} ({reason}); choose another --out or change its permissions."
+        ) from None
     return path
 
 

@@ -47,10 +47,10 @@ class ProbesConfig(Settings):
     dev_examples: PositiveInt = 1000
     dev_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.3  # of the documents
     max_documents: PositiveInt = 5000  # read at most these many, chosen by a hash of their ids
-    per_document: PositiveInt = 4  # examples of one probe from one document
+    per_document: PositiveInt = 8  # examples of one probe from one document
     min_words: PositiveInt = 4  # of a sentence
     max_words: PositiveInt = 20
-    passage_words: PositiveInt = 24  # of a source_topic passage, at least, unless its document ends
+    passage_words: PositiveInt = 16  # of a source_topic passage, at least, unless its document ends
     topics: Annotated[int, Field(ge=2)] = 8
 
 

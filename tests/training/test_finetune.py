@@ -15,7 +15,7 @@ from training.finetune import Backbone, FineTuned, finetune, first_position, lea
 from training.protocol import EvaluationConfig, Protocol
 from training.settings import EncoderConfig
 from training.tasks import Example, Task, TaskData
-from training.text_batches import BUCKET_BATCHES, bucketed, encode, truncated
+from training.text_batches import bucketed, encode, truncated
 
 CPU = torch.device("cpu")
 WORDS = [f"word{chr(97 + i)}{chr(97 + j)}" for i in range(6) for j in range(6)]
@@ -90,7 +90,7 @@ def test_a_pair_has_its_separators_types_and_positions_and_special_text_stays_te
     assert batch["positions"][0] == list(range(9))
     assert batch["ids"][1] == [cls, ad, sep] + [pad] * 6
     assert batch["fragment"][1] == [1, 1, 1] + [0] * 6
-    assert batch["types"][1] == batch["ids"][1][3:] + [0] * 3 == [0] * 9
+    assert batch["types"][1] == [0] * 9
     assert batch["positions"][1] == [0, 1, 2] + [0] * 6
     assert batch["labels"] == [1, 0]
     assert unk not in batch["ids"][0]
@@ -134,8 +134,6 @@ def test_buckets_hold_every_index_once_and_little_padding() -> None:
     assert len(batches) == 126
     padded = sum(len(batch) * lengths[batch].max() for batch in batches)
     assert padded < 1.06 * lengths.sum()
-    pool = 8 * BUCKET_BATCHES
-    assert max(np.ptp(lengths[batch]) for batch in batches) < np.ptp(lengths) / (pool / 8) * 4
     same = list(bucketed(lengths, 8, seed=0, epoch=0))
     assert all(np.array_equal(x, y) for x, y in zip(batches, same, strict=True))
     for other in (bucketed(lengths, 8, seed=0, epoch=1), bucketed(lengths, 8, seed=1, epoch=0)):
@@ -212,7 +210,7 @@ def test_a_loss_that_is_not_finite_ends_the_training_and_is_degenerate(tokenizer
     assert np.isfinite(tuned.metrics["accuracy"])
 
 
-def test_at_most_max_train_examples_are_used_the_same_for_every_seed(tokenizer: Tokenizer) -> None:
+def test_at_most_max_train_examples_are_used(tokenizer: Tokenizer) -> None:
     limited = PROTOCOL.model_copy(update={"max_train_examples": 40, "learning_rate": 1e-12})
     data = data_of(learnable(200, 0), learnable(20, 1))
     assert run(tokenizer, data, limited).n_train == 40
@@ -239,7 +237,7 @@ def test_every_number_of_a_protocol_changes_its_fingerprint() -> None:
 
 
 def test_an_unknown_task_and_a_folder_without_its_suite_are_refused() -> None:
-    with pytest.raises(ValidationError, match="no task is called 'CoLa'; there are sentence_order, .*CoLA"):
+    with pytest.raises(ValidationError, match=r"no task is called 'CoLa'; there are sentence_order, .*CoLA"):
         EvaluationConfig.model_validate({"tasks": ["CoLa"]})
     with pytest.raises(ValidationError, match="set suite to 'glue'"):
         EvaluationConfig(glue_dir=Path("glue"))

@@ -1,4 +1,4 @@
-"""The probe suite on written-out documents: what an example is, what is kept apart, and that nothing depends on files."""
+"""The probe suite on made-up documents: what an example is, what is kept apart, and that files do not matter."""
 
 from pathlib import Path
 
@@ -20,7 +20,8 @@ CONFIG = ProbesConfig(train_examples=300, dev_examples=120, topics=3)
 
 def sentence(rng: np.random.Generator) -> str:
     a, b = rng.choice(NOUNS, 2, replace=False)
-    return f"The {rng.choice(ADJECTIVES)} {a} {rng.choice(VERBS)} the {rng.choice(ADJECTIVES)} {b} near {rng.integers(999)}."
+    first, second, verb = rng.choice(ADJECTIVES), rng.choice(ADJECTIVES), rng.choice(VERBS)
+    return f"The {first} {a} {verb} the {second} {b} near {rng.integers(999)}."
 
 
 def documents(count: int = 400) -> list[dict[str, str]]:

@@ -1,0 +1,101 @@
+"""A Ray session: an embedded one that lives and dies with this process, or an existing cluster.
+
+The embedded Ray has no dashboard, a small object store (documents and rows never travel through it), its own temporary
+folder and no usage statistics. Only what was started here is ended here: `ray stop`, which ends every Ray of the host,
+is never used. Entering a session inside another one reuses it. When the driver is killed, its Ray follows without help:
+scheduler and workers within about four seconds, two small agent processes within about a minute.
+Starting nodes on other machines is not done here.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from data_prep.errors import ConfigError, PreflightError
+
+# Only small records travel as objects, so this is plenty, and it fits a container's small /dev/shm.
+OBJECT_STORE_BYTES = 128 * 1024**2
+# Unix socket paths may have 107 characters; Ray appends about 65 to its temporary folder.
+_LONGEST_TEMP_DIR = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """What there is to run on. `owned`: started by this session (and ended with it)."""
+
+    address: str | None
+    num_cpus: float
+    num_gpus: float
+    nodes: int
+    owned: bool
+
+
+@contextlib.contextmanager
+def session(address: str | None = None, num_cpus: int | None = None) -> Iterator[SessionInfo]:
+    """Connect to the Ray at `address`, or start an embedded one with `num_cpus` logical CPUs (None: all cores).
+
+    Raises ConfigError when both are given, PreflightError when the cluster cannot be reached or Ray does not start.
+    """
+    if address is not None and num_cpus is not None:
+        raise ConfigError("cluster.num_cpus sets the size of a local Ray and cannot be combined with cluster.address.")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    if ray.is_initialized():
+        yield _describe(address, owned=False)
+        return
+    temp_dir = _temp_dir() if address is None else None
+    try:
+        _connect(address, num_cpus, temp_dir)
+        yield _describe(address, owned=address is None)
+    finally:
+        ray.shutdown()
+        if temp_dir is not None:
+            shutil.rmtree(temp_dir, ignore_errors=True)
+
+
+def _connect(address: str | None, num_cpus: int | None, temp_dir: str | None) -> None:
+    import ray
+
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+    try:
+        if address is not None:
+            ray.init(address=address, **quiet)
+        else:
+            ray.init(
+                address="local",  # never a Ray that happens to run on this host
+                num_cpus=num_cpus,
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+                _temp_dir=temp_dir,
+                **quiet,
+            )
+    except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
+        reason = " ".join(str(error).split())
+        if address is not None:
+            raise PreflightError(f"No Ray cluster answers at cluster.address {address} ({reason}).") from error
+        raise PreflightError(f"The embedded Ray did not start ({reason}).") from error
+
+
+def _temp_dir() -> str | None:
+    """A private folder for Ray's files; None (Ray's own default) where the system's folder has too long a name."""
+    if len(tempfile.gettempdir()) + len("/electra-12345678") > _LONGEST_TEMP_DIR:
+        return None
+    return tempfile.mkdtemp(prefix="electra-")
+
+
+def _describe(address: str | None, *, owned: bool) -> SessionInfo:
+    import ray
+
+    resources = ray.cluster_resources()
+    return SessionInfo(
+        address=address,
+        num_cpus=float(resources.get("CPU", 0.0)),
+        num_gpus=float(resources.get("GPU", 0.0)),
+        nodes=sum(1 for node in ray.nodes() if node["Alive"]),
+        owned=owned,
+    )

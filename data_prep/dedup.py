@@ -1,0 +1,44 @@
+"""Exact duplicates: equal text after normalisation, whatever files they lie in.
+
+Two stages from file to file: every unit stores a 128-bit hash of each document's normalised text, and the merge turns
+these hashes, never the texts, into a removal list that keeps the first document of every group in corpus order. The
+result does not depend on the order in which units finish. Near duplicates are not looked for.
+"""
+
+import unicodedata
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+HASH_BYTES = 16
+
+
+def normalise(text: str) -> str:
+    """What two texts must share to be duplicates: NFKC, lower case, runs of white space as one blank."""
+    return " ".join(unicodedata.normalize("NFKC", text).lower().split())
+
+
+def text_hash(text: str) -> bytes:
+    """XXH3-128 of the normalised text, 16 bytes."""
+    return xxhash.xxh3_128_digest(normalise(text).encode())
+
+
+def words(hashes: NDArray[np.void]) -> NDArray[np.uint64]:
+    """`[n, 2]` 64-bit words of `[n]` 16-byte hashes; the first word serves as a document's key for keyed numbers."""
+    return np.ascontiguousarray(hashes).view("<u8").reshape(-1, 2)
+
+
+def duplicates(hash_words: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """`[n]`: True for every document but the first of its group; `hash_words` `[n, 2]` in corpus order."""
+    n = len(hash_words)
+    order = np.lexsort((np.arange(n), hash_words[:, 1], hash_words[:, 0]))
+    ordered = hash_words[order]
+    repeated = np.zeros(n, dtype=np.bool_)
+    repeated[order[1:]] = (ordered[1:] == ordered[:-1]).all(axis=1)
+    return repeated
+
+
+def over_budget(text_bytes: NDArray[np.int64], max_bytes: int) -> NDArray[np.bool_]:
+    """`[n]`: True from the document on with which the running total would pass `max_bytes`."""
+    return np.asarray(np.cumsum(text_bytes) > max_bytes)

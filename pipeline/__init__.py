@@ -1,0 +1,1 @@
+"""What a person asks for: the command line, experiments, evaluation, tracking, report, export."""

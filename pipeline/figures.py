@@ -1,0 +1,288 @@
+"""The report's figures as SVG text, legible in print, in grey and to the colour-blind.
+
+Every arm has its own colour (Okabe & Ito 2008), marker and dash, and its name stands beside its line. Text is drawn as
+outlines, so a figure looks the same everywhere; the same numbers give the same bytes. The data behind each figure and
+its description in words are the page's (`pipeline.page`, `pipeline.wording`). matplotlib is imported when needed.
+"""
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.analysis import Figure, Suite
+from pipeline.gather import Run
+from pipeline.wording import LOSS_UNITS, LOSSES, flops_text, score_label
+
+# Okabe and Ito's colours in an order that also falls apart in grey, without yellow, which white paper swallows.
+_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#000000", "#CC79A7", "#E69F00", "#56B4E9")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_DASHES: tuple[Any, ...] = (
+    "solid",
+    (0, (6, 2)),
+    (0, (2, 1.5)),
+    (0, (6, 2, 1.5, 2)),
+    (0, (1, 1)),
+    (0, (9, 3)),
+    (0, (4, 1)),
+)
+_GREY = "#595959"
+
+_COMPUTE = "training compute, model FLOPs (log scale)"
+
+
+def curve(suite: Suite) -> str:
+    """Mean score against training FLOPs, one line an arm, bars for the 95 % interval."""
+    with _style() as plt:
+        figure, axes = plt.subplots(figsize=(7.2, 4.3))
+        _score_lines(axes, suite, [cell.mean for cell in suite.cells], suite.floor, spread=0.035)
+        axes.set_xlabel(_COMPUTE)
+        axes.set_ylabel(f"mean {score_label(suite.in_mean)}")
+        _compute_axis(axes, [cell.budget for cell in suite.cells])
+        return _svg(figure, f"curve-{suite.name}")
+
+
+def small_multiples(suite: Suite) -> str:
+    """Each task's score against training FLOPs, one panel a task."""
+    tasks = suite.tasks
+    with _style() as plt:
+        columns = min(3, len(tasks))
+        rows = -(-len(tasks) // columns)
+        figure, grid = plt.subplots(rows, columns, figsize=(3.4 * columns, 3.1 * rows), squeeze=False)
+        for axes, task in zip(grid.flat, tasks, strict=False):
+            scores = [cell.tasks[task.name] for cell in suite.cells]
+            _score_lines(axes, suite, scores, task.floor, spread=0.06, small=True)
+            title = task.name if task.in_mean else f"{task.name} (not in the mean)"
+            axes.set_title(f"{title}, n = {task.n_dev:,}")
+            axes.set_ylabel(score_label([task]))
+            _compute_axis(axes, [cell.budget for cell in suite.cells], small=True)
+        for axes in list(grid.flat)[len(tasks) :]:
+            axes.remove()
+        figure.supxlabel(_COMPUTE, fontsize=9)
+        return _svg(figure, f"tasks-{suite.name}")
+
+
+def losses(runs: Sequence[Run], arms: Sequence[str]) -> str | None:
+    """Training and held-out losses along each run, one panel an arm and quantity, each with its own scale; None where
+    no held-out figure was recorded."""
+    panels = loss_panels(runs)
+    if not panels:
+        return None
+    budgets = sorted({run.budget for run in runs})
+    with _style() as plt:
+        columns = min(3, len(panels))
+        rows = -(-len(panels) // columns)
+        figure, grid = plt.subplots(rows, columns, figsize=(3.4 * columns, 2.7 * rows + 0.5), squeeze=False)
+        for axes, (arm, name) in zip(grid.flat, panels, strict=False):
+            own = [run for run in runs if run.arm == arm]
+            _loss_panel(axes, own, name, budgets, _COLOURS[arms.index(arm) % len(_COLOURS)])
+            axes.set_title(f"{arm}: {LOSSES[name]}")
+            axes.set_ylabel(LOSS_UNITS[name])
+            _log_axis(axes)
+        for axes in list(grid.flat)[len(panels) :]:
+            axes.remove()
+        _loss_legend(figure, plt, budgets)
+        figure.supxlabel("training compute so far, model FLOPs (log scale)", fontsize=9)
+        return _svg(figure, "losses")
+
+
+def loss_panels(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """(arm, quantity) of every held-out figure that is drawn, arms in their order."""
+    recorded = {
+        (run.arm, name.removeprefix("heldout/"))
+        for run in runs
+        for line in run.lines
+        for name in line["values"]
+        if name.startswith("heldout/")
+    }
+    arms = dict.fromkeys(run.arm for run in runs)
+    return [(arm, name) for arm in arms for name in LOSSES if (arm, name) in recorded]
+
+
+# --- panels -----------------------------------------------------------------------------------------------------------
+
+
+def _score_lines(
+    axes: Any, suite: Suite, figures: Sequence[Figure], floor: float, *, spread: float, small: bool = False
+) -> None:
+    """Lines with bars for one figure a cell, each arm set aside by a small factor so that bars of one budget do not
+    hide one another."""
+    ends = []
+    for index, arm in enumerate(suite.arms):
+        own = [(cell, figure) for cell, figure in zip(suite.cells, figures, strict=True) if cell.arm == arm]
+        if not own:
+            continue
+        aside = (1 + spread) ** (index - (len(suite.arms) - 1) / 2)
+        x = [cell.flops_counted * aside for cell, _ in own]
+        y = [100 * figure.value for _, figure in own]
+        bars = [[100 * (f.value - f.low) for _, f in own], [100 * (f.high - f.value) for _, f in own]]
+        axes.errorbar(
+            x, y, yerr=bars,
+            color=_COLOURS[index % len(_COLOURS)], marker=_MARKERS[index % len(_MARKERS)],
+            linestyle=_DASHES[index % len(_DASHES)], markersize=5 if small else 7, linewidth=1.3 if small else 1.8,
+            capsize=2 if small else 3.5, elinewidth=1.0, markeredgecolor="white", markeredgewidth=0.6,
+        )  # fmt: skip
+        ends.append(_End(own[-1][0].budget, x[-1], y[-1], arm, _COLOURS[index % len(_COLOURS)]))
+    axes.axhline(100 * floor, color=_GREY, linewidth=0.9, linestyle=(0, (1, 2)))
+    axes.margins(y=0.14)
+    for budget in {end.budget for end in ends}:
+        _label_ends(axes, [end for end in ends if end.budget == budget], 8 if small else 10.5)
+    axes.annotate(
+        "constant\nanswer", (1, 100 * floor), xycoords=axes.get_yaxis_transform(), xytext=(3, 0),
+        textcoords="offset points", color=_GREY, fontsize=7 if small else 8, va="center", annotation_clip=False,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The last point of an arm's line."""
+
+    budget: float
+    x: float
+    y: float
+    arm: str
+    colour: str
+
+
+def _label_ends(axes: Any, ends: Sequence[_End], size: float) -> None:
+    """The names of arms that end at one budget, to the right of their points, moved apart where they would touch."""
+    axes.figure.canvas.draw()
+    right = max(end.x for end in ends)
+    heights = [axes.transData.transform((right, end.y))[1] for end in ends]
+    placed = _spread(heights, 1.25 * size * axes.figure.dpi / 72)
+    for end, height, wanted in zip(ends, heights, placed, strict=True):
+        offset = (wanted - height) * 72 / axes.figure.dpi
+        axes.annotate(
+            end.arm, (right, end.y), xytext=(9, offset), textcoords="offset points", color=end.colour, fontsize=size,
+            va="center", ha="left", fontweight="bold", annotation_clip=False,
+        )  # fmt: skip
+
+
+def _spread(positions: Sequence[float], gap: float) -> list[float]:
+    """Positions moved as little as needed to lie at least `gap` apart, in the same order: each group of names that
+    would touch is set around its own middle."""
+    order = sorted(range(len(positions)), key=lambda i: positions[i])
+    groups: list[list[int]] = []
+    for index in order:
+        groups.append([index])
+        while len(groups) > 1 and _top(groups[-2], positions, gap) + gap > _bottom(groups[-1], positions, gap):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    placed = list(positions)
+    for group in groups:
+        for rank, index in enumerate(group):
+            placed[index] = _bottom(group, positions, gap) + rank * gap
+    return placed
+
+
+def _bottom(group: Sequence[int], positions: Sequence[float], gap: float) -> float:
+    return sum(positions[i] for i in group) / len(group) - gap * (len(group) - 1) / 2
+
+
+def _top(group: Sequence[int], positions: Sequence[float], gap: float) -> float:
+    return _bottom(group, positions, gap) + gap * (len(group) - 1)
+
+
+def _loss_panel(axes: Any, runs: Sequence[Run], name: str, budgets: Sequence[float], colour: str) -> None:
+    """Training figures as lines, dashed by budget; held-out figures as points, with a marker by budget."""
+    for run in runs:
+        style = budgets.index(run.budget)
+        for kind in ("train", "heldout"):
+            points = [
+                (line["values"]["flops"], line["values"][f"{kind}/{name}"])
+                for line in run.lines
+                if f"{kind}/{name}" in line["values"]
+            ]
+            if not points:
+                continue
+            x, y = zip(*points, strict=True)
+            if kind == "train":
+                axes.plot(x, y, color=colour, linestyle=_DASHES[style % len(_DASHES)], linewidth=1.1, alpha=0.75)
+            else:
+                axes.plot(
+                    x, y, color=colour, marker=_MARKERS[style % len(_MARKERS)], linestyle="none", markersize=6,
+                    markeredgecolor="white", markeredgewidth=0.7,
+                )  # fmt: skip
+
+
+def _loss_legend(figure: Any, plt: Any, budgets: Sequence[float]) -> None:
+    handles = []
+    for style, budget in enumerate(budgets):
+        line = {"linestyle": _DASHES[style % len(_DASHES)], "linewidth": 1.2}
+        point = {"marker": _MARKERS[style % len(_MARKERS)], "linestyle": "none", "markersize": 6}
+        handles += [
+            plt.Line2D([], [], color=_GREY, label=f"training, budget {flops_text(budget)}", **line),
+            plt.Line2D([], [], color=_GREY, label=f"held-out, budget {flops_text(budget)}", **point),
+        ]
+    figure.legend(handles=handles, loc="outside upper left", ncols=min(4, len(handles)), frameon=False, fontsize=8)
+
+
+def _compute_axis(axes: Any, budgets: Sequence[float], *, small: bool = False) -> None:
+    """A log axis with room for names at its right, ticked at the budgets themselves."""
+    axes.set_xscale("log")
+    distinct = sorted(set(budgets))
+    low, high = distinct[0], distinct[-1]
+    span = max(high / low, 1.6)
+    axes.set_xlim(low / span**0.14, high * span ** (0.55 if small else 0.26))
+    from matplotlib.ticker import NullLocator
+
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(distinct, [flops_text(budget) for budget in distinct])
+
+
+def _log_axis(axes: Any) -> None:
+    """A log axis with a tick at every power of ten, and at three times it where less than two powers are shown."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    wide = high / low > 100
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 3.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: flops_text(value)))
+    axes.xaxis.set_minor_locator(LogLocator(subs=range(2, 10)) if wide else NullLocator())
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+# --- drawing ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _style() -> Iterator[Any]:
+    """pyplot without a display, in our style; figures are closed afterwards."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rules: Any = {
+        "font.family": "DejaVu Sans",  # matplotlib brings it
+        "font.size": 9.5,
+        "axes.titlesize": 9.5,
+        "axes.labelsize": 9.5,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": "#dddddd",
+        "grid.linewidth": 0.6,
+        "figure.constrained_layout.use": True,
+        "figure.facecolor": "white",
+        "svg.fonttype": "path",
+        "svg.hashsalt": "electra",
+    }
+    with matplotlib.rc_context(rules):
+        yield plt
+        plt.close("all")
+
+
+def _svg(figure: Any, name: str) -> str:
+    """The figure as an `<svg>` element without prologue; ids begin with `name`, so that a page may hold several."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', text)
+    return re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)

@@ -1,0 +1,116 @@
+"""An experiment's directory: held by one process, made by one experiment.
+
+What shaped its results must not change under them; placement may, evaluation may (its records each carry an identity),
+and arms, budgets and seeds may be added, since every run is a folder of its own. Guarantees that a folder that cannot
+be written, is in use, or holds another experiment is an error before any work. What the parts write into it is theirs.
+"""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from data_prep import storage
+from data_prep.errors import ConfigError, PreflightError
+from pipeline import config as yaml_config
+from pipeline.experiment import Experiment, budget_name
+from training.settings import Placement
+
+CONFIG_NAME = "config.yaml"
+_FREE = {"cluster", "evaluation", *(f"training.{name}" for name in Placement.model_fields)}
+
+
+class Folder:
+    """An experiment's directory, open for writing by this process. Make one with `open_folder`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.corpus = path / "corpus"
+        self.runs = path / "runs"
+        self.evaluation = path / "evaluation"
+        self.report = path / "report"
+        self.export = path / "export"
+
+    def event(self, stage: str, event: str, **details: Any) -> None:
+        """Append `{time, stage, event, ...}` to events.jsonl; a killed process can tear only the last line."""
+        line = json.dumps({"time": round(time.time(), 3), "stage": stage, "event": event, **details})
+        with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+@contextmanager
+def open_folder(path: Path, experiment: Experiment) -> Iterator[Folder]:
+    """Make sure `path` is writable, ours alone and of this experiment; then store the configuration in it.
+
+    Raises PreflightError for a folder that cannot be written or is in use by another process, ConfigError when it
+    holds another experiment.
+    """
+    path = path.absolute()
+    with _lock(path):
+        stored = path / CONFIG_NAME
+        if stored.exists():
+            check_identity(stored, experiment)
+        text = yaml_config.dump(experiment)
+        if not stored.exists() or stored.read_text(encoding="utf-8") != text:
+            storage.write_bytes(stored, text.encode())
+        yield Folder(path)
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold the folder. The kernel lets go when the process ends, however it ends; no stale lock can remain."""
+    storage.make_folder(path)
+    handle = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise PreflightError(
+            f"{path}: another electra process is working in this folder; wait for it, or choose another with --out"
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def check_identity(stored: Path, experiment: Experiment) -> None:
+    """ConfigError when `experiment` is not the one whose results lie beside the file `stored`."""
+    before, now = _by_name(yaml_config.load(stored, model=Experiment)), _by_name(experiment)
+    for list_name in ("arms", "budgets"):
+        now[list_name] = {name: item for name, item in now[list_name].items() if name in before[list_name]}
+    now["seeds"] = before["seeds"] if now["seeds"] >= before["seeds"] else now["seeds"]
+    changed = [key for key in _differences(before, now, "") if not _is_free(key)]
+    if changed:
+        keys = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
+        raise ConfigError(
+            f"{stored.parent}: holds results made with other values of {keys}; "
+            f"choose another folder with --out, or remove this one to start again"
+        )
+
+
+def _by_name(experiment: Experiment) -> dict[str, Any]:
+    """The tree with arms and budgets under the names their runs carry, so that additions can be told apart, and the
+    corpus without the places its files lie at."""
+    tree = experiment.model_dump(mode="json")
+    tree["corpus"] = experiment.corpus.identity()
+    tree["arms"] = {arm.label: arm.model_dump(mode="json") for arm in experiment.arms}
+    tree["budgets"] = {budget_name(budget): budget for budget in experiment.budgets}
+    return tree
+
+
+def _is_free(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in _FREE)
+
+
+def _differences(before: Any, now: Any, prefix: str) -> Iterator[str]:
+    """Dotted keys whose values differ."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted(before.keys() | now.keys()):
+            yield from _differences(before.get(key), now.get(key), f"{prefix}.{key}" if prefix else str(key))
+    elif before != now:
+        yield prefix

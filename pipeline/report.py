@@ -1,0 +1,104 @@
+"""The report of an experiment: one self-contained HTML page, the same numbers as JSON, and the main figure as SVG.
+
+`OUT/report/report.html`, `report.json`, `curve.svg`. A function of the experiment's records and of the software that
+reads them: no clock, so the same results give the same bytes. An unfinished experiment gives a report that says what is
+missing; without one finished run there is nothing to report.
+"""
+
+import os
+import platform
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from data_prep import storage
+from pipeline import gather, wording
+from pipeline.analysis import Analysis, analyse
+from pipeline.gather import Contents, Run
+from pipeline.page import page
+
+_PACKAGES = ("torch", "deepspeed", "ray", "transformers", "tokenizers", "numpy", "mlflow")
+
+
+def write(out: Path) -> Path:
+    """Write the report of the experiment in `out`; returns the HTML file.
+
+    DataError where there is no experiment, no finished run, or a record is broken.
+    """
+    from pipeline import figures
+
+    contents = gather.read(out)
+    analysis = analyse(contents)
+    drawings = {f"curve-{suite.name}": figures.curve(suite) for suite in analysis.suites}
+    drawings |= {f"tasks-{suite.name}": figures.small_multiples(suite) for suite in analysis.suites}
+    if (losses := figures.losses(contents.finished, contents.arms)) is not None:
+        drawings["losses"] = losses
+    environment = describe_environment()
+    folder = storage.make_folder(out / "report")
+    storage.write_json(folder / "report.json", as_json(contents, analysis, environment))
+    if analysis.suites:
+        storage.write_bytes(folder / "curve.svg", drawings[f"curve-{analysis.suites[0].name}"].encode())
+    path = folder / "report.html"
+    storage.write_bytes(path, page(contents, analysis, drawings, environment).encode())
+    return path
+
+
+def as_json(contents: Contents, analysis: Analysis, environment: dict[str, str]) -> dict[str, Any]:
+    """Everything the page says, as plain data. Scores are fractions, FLOPs are model FLOPs."""
+    corpus = contents.manifest
+    return {
+        "name": contents.name,
+        "summary": {suite.name: wording.summary(suite) for suite in analysis.suites},
+        "missing": analysis.missing,
+        "matching": asdict(analysis.matching),
+        "suites": [asdict(suite) for suite in analysis.suites],
+        "runs": [_run(run) for run in contents.runs],
+        "corpus": None
+        if corpus is None
+        else {"sha256": corpus.sha256, **_without_lists(corpus.model_dump(mode="json"))},
+        "configuration": contents.config,
+        "environment": environment,
+    }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    facts = ("name", "arm", "objective", "budget", "seed", "steps", "flops_per_step")
+    return {name: getattr(run, name) for name in facts} | {"last_step": run.last_step, "done": run.done}
+
+
+def _without_lists(tree: dict[str, Any]) -> dict[str, Any]:
+    """The manifest's totals, without shards and histograms."""
+    return {
+        name: _without_lists(value) if isinstance(value, dict) else value
+        for name, value in tree.items()
+        if not isinstance(value, list)
+    }
+
+
+def describe_environment() -> dict[str, str]:
+    """Versions of what the results depend on, and this machine."""
+    return {
+        "Python": platform.python_version(),
+        **{name: _version(name) for name in _PACKAGES},
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": f"{_processor()}, {os.cpu_count()} logical cores",
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _processor() -> str:
+    """The processor's name where the system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:  # not Linux
+        pass
+    return platform.processor() or "unknown processor"

@@ -1,0 +1,270 @@
+"""The stages of the road, one function each: what a verb does once its configuration is read.
+
+A stage takes a `Place` (experiment, folder, console, and Ray on demand), calls the part that owns the work, shows its
+progress and returns a small JSON-able result. Every stage resumes, so running one again costs little. Ray is started at
+most once for a whole command, and not at all when nothing is left to run. Heavy imports stay inside the functions.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cluster.session import session
+from data_prep import manifest as manifests
+from data_prep import storage
+from data_prep.errors import ConfigError, DataError, ElectraError
+from pipeline import config as yaml_config
+from pipeline.console import Console, duration, quiet_libraries
+from pipeline.experiment import Experiment
+from pipeline.folder import CONFIG_NAME, Folder, open_folder
+from training.settings import RunSpec
+
+Result = dict[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class Place:
+    """Where a stage works."""
+
+    experiment: Experiment
+    folder: Folder
+    console: Console
+    stack: ExitStack
+    ray_running: bool = field(default=False)
+
+    def start_ray(self) -> None:
+        """Join the configured cluster, or start an embedded Ray that ends with this command; once."""
+        if self.ray_running:
+            return
+        cluster = self.experiment.cluster
+        num_cpus = cluster.num_cpus
+        if cluster.address is None and num_cpus is None:  # fewer cores than workers must not mean waiting for ever
+            num_cpus = max(os.cpu_count() or 1, cluster.num_workers * cluster.threads_per_worker)
+        started = time.monotonic()
+        self.stack.enter_context(session(cluster.address, num_cpus))
+        self.ray_running = True
+        where = cluster.address or "on this machine"
+        self.console.say(f"ray: ready {where} in {duration(time.monotonic() - started)}")
+
+
+Stage = Callable[[Place], Result]
+
+
+def read_experiment(target: Path, overrides: Sequence[str]) -> Experiment:
+    """The experiment in a YAML file, or the one an experiment folder was made by."""
+    path = target / CONFIG_NAME if target.is_dir() and (target / CONFIG_NAME).exists() else target
+    return yaml_config.load(path, overrides, Experiment)
+
+
+def default_folder(target: Path, experiment: Experiment) -> Path:
+    """Where results go without `--out`: the folder that was named, or runs/NAME."""
+    return target if target.is_dir() else Path("runs") / experiment.name
+
+
+def glue_overrides(glue_dir: Path | None) -> list[str]:
+    """`--glue-dir` as overrides."""
+    if glue_dir is None:
+        return []
+    if not glue_dir.is_dir():
+        raise DataError(f"{glue_dir}: no such folder; --glue-dir names the one that holds CoLA, MRPC and RTE")
+    return ["evaluation.suite=glue", f"evaluation.glue_dir={json.dumps(str(glue_dir.resolve()))}"]
+
+
+@contextmanager
+def open_place(experiment: Experiment, out: Path, console: Console) -> Iterator[Place]:
+    """Hold the experiment's folder; end what was started when the block ends."""
+    quiet_libraries(offline=True)
+    with open_folder(out, experiment) as folder, ExitStack() as stack:
+        yield Place(experiment=experiment, folder=folder, console=console, stack=stack)
+
+
+def timed(name: str, stage: Stage, place: Place) -> Result:
+    """Run a stage and leave its beginning, end and duration in the event log and in the result."""
+    started = time.monotonic()
+    place.folder.event(name, "started")
+    try:
+        result = stage(place)
+    except BaseException as error:
+        place.folder.event(name, "stopped", seconds=_since(started), error=type(error).__name__)
+        raise
+    place.folder.event(name, "done", seconds=_since(started))
+    return {**result, "seconds": _since(started)}
+
+
+def _since(started: float) -> float:
+    return round(time.monotonic() - started, 1)
+
+
+# --- the stages -------------------------------------------------------------------------------------------------------
+
+
+def prepare(place: Place) -> Result:
+    """The corpus, unit by unit."""
+    from pipeline.prepare import prepare as prepare_corpus
+
+    experiment, console = place.experiment, place.console
+    manifest = prepare_corpus(
+        experiment.corpus, place.folder.corpus, experiment.seed, console=console, start_ray=place.start_ray
+    )
+    return {
+        "manifest_sha256": manifest.sha256,
+        "documents": manifest.documents.out,
+        "train_rows": manifest.train.rows,
+        "heldout_rows": manifest.heldout.rows,
+        "train_tokens": manifest.train.tokens,
+    }
+
+
+def evaluate(place: Place) -> Result:
+    """Every finished run on every task of the suite."""
+    from pipeline.evaluate import evaluate as evaluate_runs
+
+    config = place.experiment.evaluation
+    results = evaluate_runs(place.folder.path, config, console=place.console, before_work=place.start_ray)
+    return {"suite": config.suite, "results": len(results)}
+
+
+def train(place: Place) -> Result:
+    """Every run that is not done, from its newest checkpoint, mirrored into MLflow as it goes.
+
+    The bar counts model FLOPs: a step of one arm costs more than a step of another, so only they give an honest ETA.
+    """
+    from cluster.trainer import train_runs
+
+    folder = place.folder
+    specs = place.experiment.runs(manifests.load(folder.corpus))
+    finished = [spec for spec in specs if _is_done(folder, spec)]
+    result = {"runs": [spec.name for spec in specs], "trained": len(specs) - len(finished)}
+    if len(finished) == len(specs):
+        place.console.say(f"train: all {len(specs)} runs are done")
+        return result
+    place.start_ray()
+    done = {spec.name: spec.steps * spec.flops_per_step for spec in finished}
+    total = sum(spec.steps * spec.flops_per_step for spec in specs)
+    scale, unit = _unit(total)
+    mirror = _Mirror(place)
+    with place.console.stage("train", total / scale, unit) as stage:
+        stage.update(sum(done.values()) / scale)
+
+        def on_progress(spec: RunSpec, line: dict[str, Any]) -> None:
+            done[spec.name] = line["step"] * spec.flops_per_step
+            shown = {short: line["values"][name] for name, short in _FIGURES.items() if name in line["values"]}
+            stage.update(sum(done.values()) / scale, run=spec.name, step=f"{line['step']}/{spec.steps}", **shown)
+            mirror.now_and_then()
+
+        train_runs(specs, folder.corpus, folder.runs, place.experiment.cluster, on_progress)
+        stage.update(total / scale)
+    return result
+
+
+_FIGURES = {"train/loss": "loss", "heldout/loss": "heldout", "tokens_per_second": "tokens/s"}
+
+
+def _unit(flops: float) -> tuple[float, str]:
+    """The unit in which `flops` has one to three digits before the point."""
+    for scale, unit in ((1e18, "EFLOPs"), (1e15, "PFLOPs"), (1e12, "TFLOPs"), (1e9, "GFLOPs")):
+        if flops >= scale:
+            return scale, unit
+    return 1e6, "MFLOPs"
+
+
+def _is_done(folder: Folder, spec: RunSpec) -> bool:
+    """Whether the run is finished. ConfigError where what is finished under its name is another run: the corpus was
+    made anew, or a setting changed that this experiment's configuration did not hold."""
+    run = folder.runs / spec.name
+    if not (run / "done.json").exists():
+        return False
+    before, now = storage.read_json(run / "run.json")["identity"], spec.identity.model_dump(mode="json")
+    changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    if changed:
+        raise ConfigError(
+            f"{run}: was trained with another {', '.join(changed)}; choose another --out, or remove this folder"
+        )
+    return True
+
+
+class _Mirror:
+    """Sends new metric lines to MLflow every half minute. A store that fails is told of once: training goes on, and
+    the tracking stage at the end tries again and says what is wrong."""
+
+    def __init__(self, place: Place, every: float = 30.0) -> None:
+        self._place, self._every = place, every
+        self._next = time.monotonic() + every
+        self._failed = False
+
+    def now_and_then(self) -> None:
+        from pipeline.tracking import sync
+
+        if self._failed or time.monotonic() < self._next:
+            return
+        try:
+            summary = sync(self._place.folder.path, console=self._place.console, training=True)
+            self._failed = not summary.reachable
+        except ElectraError as error:
+            self._place.console.warn(str(error))
+            self._failed = True
+        self._next = time.monotonic() + self._every
+
+
+def report(place: Place) -> Result:
+    """One HTML file with curves and tables, and the same as JSON."""
+    from pipeline.report import write
+
+    with place.console.stage("report"):
+        path = write(place.folder.path)
+    place.console.say(f"report: {shown(path)}")
+    return {"report": str(path)}
+
+
+def track(place: Place) -> Result:
+    """Mirror what is new into MLflow."""
+    from pipeline.tracking import sync
+
+    with place.console.stage("track", unit="values") as stage:
+        summary = sync(place.folder.path, console=place.console)
+        stage.advance(summary.points, runs=summary.runs, finetunings=summary.finetunings)
+    return {"uri": summary.uri, "reachable": summary.reachable, "runs": summary.runs}
+
+
+def export(place: Place) -> Result:
+    """The last ELECTRA checkpoint as Hugging Face folders, proved against the training model."""
+    from pipeline.export import export as export_checkpoint
+
+    with place.console.stage("export"):
+        exported = export_checkpoint(place.folder.path)
+    for one in exported:
+        place.console.say(
+            f"export: {shown(place.folder.export / one.folder)}: {one.architecture}, "
+            f"largest logit difference from the training model {one.largest_difference:.1e}"
+        )
+    return {"exported": [asdict(one) for one in exported]}
+
+
+# What a verb runs, and the verb that comes next.
+VERBS: dict[str, tuple[tuple[Stage, ...], str]] = {
+    "prepare": ((prepare,), "train"),
+    "train": ((train, track), "evaluate"),
+    "evaluate": ((evaluate, track), "report"),
+    "report": ((report, track), "export"),
+    "export": ((export,), ""),
+}
+
+
+def run(verb: str, place: Place) -> Result:
+    """Run a verb's stages and say what to do next. The result is the first stage's."""
+    work, following = VERBS[verb]
+    result, *_ = [timed(stage.__name__, stage, place) for stage in work]
+    if following:
+        place.console.say(f"next: electra {following} {shown(place.folder.path)}")
+    return result
+
+
+def shown(path: Path) -> str:
+    """The path as a person would type it from here."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

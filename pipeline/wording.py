@@ -1,0 +1,209 @@
+"""How the report puts numbers into words: formats, descriptions of figures, and the summary.
+
+The summary is computed from the intervals. It calls a difference resolved only where its paired 95 % interval leaves
+out zero, never names a winner, and says what one pre-training seed cannot tell.
+"""
+
+from collections.abc import Sequence
+
+from pipeline.analysis import ArmMultiplier, Difference, Figure, Suite, TaskFacts
+from pipeline.statistics import Multiplier
+
+LOSSES = {
+    "mlm_loss": "masked-token loss",
+    "rtd_loss": "replaced-token loss",
+    "nsp_loss": "next-sentence loss",
+    "rtd_auc": "replaced-token AUC",
+}
+LOSS_UNITS = {
+    "mlm_loss": "nats per masked token",
+    "rtd_loss": "nats per token",
+    "nsp_loss": "nats per pair",
+    "rtd_auc": "area under ROC curve",
+}
+_POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def flops_text(value: float, digits: int | None = None) -> str:
+    """`4 × 10¹¹`: three digits without zeros at the end, or exactly `digits`."""
+    mantissa, exponent = f"{value:.{(digits or 3) - 1}e}".split("e")
+    short = mantissa if digits else mantissa.rstrip("0").rstrip(".")
+    power = "10" + str(int(exponent)).translate(_POWERS)
+    return power if short == "1" else f"{short} × {power}"
+
+
+def points(value: float) -> str:
+    """A score of 0.613 as `61.3`; with a true minus sign."""
+    return f"{100 * value:.1f}".replace("-", "−")
+
+
+def change(value: float) -> str:
+    """A difference of 0.0123 as `+1.23`: an end of an interval close to zero must not read as zero."""
+    return f"{100 * value:+.2f}".replace("-", "−")
+
+
+def interval(figure: Figure) -> str:
+    """`59.8 to 62.7`."""
+    return f"{points(figure.low)} to {points(figure.high)}"
+
+
+def percent(share: float) -> str:
+    """A signed share of 0.0012 as `+0.12 %`."""
+    return f"{100 * share:+.2f} %".replace("-", "−")
+
+
+def count(value: float) -> str:
+    """`12,345`, rounded to an integer."""
+    return f"{value:,.0f}"
+
+
+def names(items: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+# --- suites -----------------------------------------------------------------------------------------------------------
+
+
+def score_label(tasks: Sequence[TaskFacts]) -> str:
+    """What a score axis over these tasks measures."""
+    metrics = sorted({task.metric for task in tasks})
+    words = {"accuracy": "accuracy, %", "matthews": "Matthews correlation × 100", "f1": "F1 × 100"}
+    return words[metrics[0]] if len(metrics) == 1 else "score (accuracy in %, Matthews × 100)"
+
+
+def suite_title(suite: Suite) -> str:
+    """The heading of a suite's section."""
+    tasks = names([task.name for task in suite.in_mean])
+    return f"GLUE tasks: mean of {tasks}" if suite.name == "glue" else f"Built-in probes: mean of {tasks}"
+
+
+def suite_note(suite: Suite) -> str:
+    """What the suite is and is not."""
+    subset = [task.name for task in suite.tasks if task.subset]
+    cut = f" Of {names(subset)} a declared subset of the official split was used." if subset else ""
+    if suite.name == "glue":
+        words = {"accuracy": "accuracy", "matthews": "Matthews correlation", "f1": "F1"}
+        metrics = ", ".join(f"{task.name}: {words[task.metric]}" for task in suite.in_mean)
+        return (
+            f"Scores on the development sets ({metrics}). This is a mean of {len(suite.in_mean)} of the GLUE tasks, "
+            f"not the GLUE score.{cut}"
+        )
+    return (
+        "Small tasks made from held-out documents of this corpus, for comparing the arms of one experiment with one "
+        f"another. They are not GLUE, and no score here can be laid beside a published one.{cut}"
+    )
+
+
+def curve_text(suite: Suite) -> str:
+    """The main figure in words."""
+    arms = list(dict.fromkeys(cell.arm for cell in suite.cells))
+    lines = [
+        f"{arm}: "
+        + ", ".join(
+            f"{points(cell.mean.value)} ({interval(cell.mean)}) at {flops_text(cell.budget)}"
+            for cell in suite.cells
+            if cell.arm == arm
+        )
+        for arm in arms
+    ]
+    return (
+        f"Line chart with one line an arm. Across: training compute in model FLOPs, logarithmic. Up: mean "
+        f"{score_label(suite.in_mean)}, with 95 % intervals. {'. '.join(lines)}. A constant answer scores "
+        f"{points(suite.floor)}."
+    )
+
+
+def multiples_text(suite: Suite) -> str:
+    """The small multiples in words."""
+    return (
+        f"{len(suite.tasks)} line charts, one a task ({names([task.name for task in suite.tasks])}), each of score "
+        "against training compute in model FLOPs on a logarithmic axis, one line an arm. The numbers are in the tables."
+    )
+
+
+# --- summary ----------------------------------------------------------------------------------------------------------
+
+
+def summary(suite: Suite) -> list[str]:
+    """Sentences on what the suite's scores show and what they do not."""
+    budgets = [cell.budget for cell in suite.cells]
+    budget = max(set(budgets), key=lambda one: (budgets.count(one), one))  # the largest at which most arms are there
+    which = "the largest budget" if budget == max(budgets) else "the largest budget that most arms were evaluated at"
+    cells = sorted((cell for cell in suite.cells if cell.budget == budget), key=lambda cell: -cell.mean.value)
+    scores = [f"{points(cell.mean.value)} for {cell.arm} (95 % interval {interval(cell.mean)})" for cell in cells]
+    tasks = names([task.name for task in suite.in_mean])
+    sentences = [
+        f"At {flops_text(budget)} model FLOPs, {which}, the mean score × 100 over "
+        f"{tasks} was {names(scores)}; a constant answer scores {points(suite.floor)}."
+    ]
+    if weak := [cell.arm for cell in cells if cell.mean.low <= suite.floor]:
+        sentences.append(f"{names(weak)}: not distinguishable from a constant answer.")
+    if degenerate := sum(cell.degenerate for cell in suite.cells):
+        total = sum(cell.finetunings for cell in suite.cells)
+        sentences.append(
+            f"{degenerate} of {total} fine-tunings gave one answer to every example; they are counted as they are."
+        )
+    own = [difference for difference in suite.differences if difference.budget == budget]
+    sentences += [_difference(difference) for difference in own]
+    sentences += [multiplier_sentence(one) for one in suite.multipliers]
+    return sentences
+
+
+def caution(suites: Sequence[Suite]) -> str:
+    """What the intervals do not cover."""
+    if all(cell.seeds > 1 for suite in suites for cell in suite.cells):
+        return "The intervals cover examples and seeds, as far as the few seeds of an arm can tell."
+    return (
+        "The intervals cover which examples were scored and nothing else. Every arm was pre-trained once at a budget, "
+        "so they cannot tell an objective from the luck of one seed, and no arm is declared better here."
+    )
+
+
+def _difference(one: Difference) -> str:
+    figure = one.difference
+    relation = "more" if figure.value >= 0 else "fewer"
+    return (
+        f"{one.arm} scored {change(abs(figure.value)).lstrip('+')} points {relation} than {one.baseline} there (95 % "
+        f"interval of the paired difference {change(figure.low)} to {change(figure.high)}), {reading(one)}."
+    )
+
+
+def reading(one: Difference) -> str:
+    """A difference as its interval allows to read it."""
+    return "more than the choice of examples explains" if one.resolved else "within the noise of the examples"
+
+
+def multiplier_text(one: Multiplier) -> str:
+    """`1.73 ×`, `at least 3 ×`."""
+    if one.value is None:
+        return "not defined"
+    return f"{one.value:.2f} ×" if one.kind == "equal" else f"{one.kind} {one.value:.2f} ×"
+
+
+def multiplier_interval(one: Multiplier) -> str:
+    """Its 95 % interval, with open ends in words."""
+    if one.low is None and one.high is None:
+        return "open at both ends"
+    if one.low is None:
+        return f"up to {one.high:.2f} ×, open below"
+    return f"from {one.low:.2f} ×, open above" if one.high is None else f"{one.low:.2f} to {one.high:.2f} ×"
+
+
+def multiplier_sentence(one: ArmMultiplier) -> str:
+    """The compute multiplier in a sentence, as far as the curves define it."""
+    found = one.multiplier
+    if found.value is None:
+        return f"The curves of {one.arm} and {one.baseline} share no score, so no compute multiplier is defined."
+    verb = {"equal": "", "at least": "at least ", "at most": "at most "}[found.kind]
+    if found.low is None and found.high is None:
+        return f"The compute multiplier of {one.arm} against {one.baseline} is not resolved by these examples."
+    sentence = (
+        f"For a mean of {points(found.score)}, {one.baseline} needs {verb}{found.value:.2f} times the FLOPs that "
+        f"{one.arm} needs (95 % interval {multiplier_interval(found)})"
+    )
+    spans_one = (found.low is None or found.low <= 1) and (found.high is None or found.high >= 1)
+    return f"{sentence}{', which does not exclude equal need' if spans_one else ''}."

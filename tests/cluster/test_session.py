@@ -1,0 +1,96 @@
+"""The embedded Ray: reused when nested, small, and gone with its driver however the driver ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster.session import SessionInfo, session
+from data_prep.errors import ConfigError, PreflightError
+
+pytestmark = pytest.mark.multi
+ROOT = Path(__file__).resolve().parents[2]
+
+DRIVER = """
+import sys, time
+from pathlib import Path
+from cluster.session import session
+from cluster.tasks import Unit, run_units
+
+def sleep(payload):
+    Path(payload).touch()
+    time.sleep(600)
+    return {}
+
+with session(num_cpus=1):
+    run_units(sleep, [Unit(name="sleep", payload=sys.argv[1], record=Path(sys.argv[1] + ".json"), identity="1")])
+"""
+
+
+def test_a_session_inside_a_session_is_the_same_one(ray_session: SessionInfo) -> None:
+    import ray
+
+    assert ray_session.owned and ray_session.num_cpus == 2 and ray_session.nodes == 1
+    with session(num_cpus=1) as inner:
+        assert not inner.owned
+        assert inner.num_cpus == 2
+    assert ray.is_initialized()
+
+
+def test_address_and_size_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match=r"cluster\.num_cpus"), session("127.0.0.1:6379", num_cpus=2):
+        pass
+
+
+def descendants(pid: int) -> list[int]:
+    import psutil
+
+    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+
+
+def is_alive(pid: int) -> bool:
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.slow
+def test_ray_dies_with_a_killed_driver(tmp_path: Path) -> None:
+    mark = tmp_path / "running"
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(mark)], cwd=ROOT)
+    try:
+        deadline = time.monotonic() + 120
+        while not mark.exists():
+            assert driver.poll() is None and time.monotonic() < deadline
+            time.sleep(0.2)
+        family = descendants(driver.pid)
+        import psutil
+
+        workers = [pid for pid in family if "ray::_execute" in " ".join(psutil.Process(pid).cmdline())]
+        assert workers
+    finally:
+        os.kill(driver.pid, signal.SIGKILL)
+        driver.wait()
+    killed = time.monotonic()
+    while any(is_alive(pid) for pid in workers):
+        assert time.monotonic() - killed < 30
+        time.sleep(0.2)
+    while any(is_alive(pid) for pid in family):
+        assert time.monotonic() - killed < 120
+        time.sleep(1)
+
+
+@pytest.mark.slow
+def test_an_address_where_nothing_listens_is_a_preflight_error() -> None:
+    """In a process of its own: this one has a Ray already."""
+    program = "from cluster.session import session\nwith session('127.0.0.1:1'): pass"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert f"{PreflightError.__module__}.PreflightError: No Ray cluster answers at cluster.address 127.0.0.1:1" in done.stderr

@@ -1,0 +1,129 @@
+"""What tests share: a quiet, offline, single-threaded process; one embedded Ray; and one tiny experiment, run for real."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+# Before any test imports torch: spinning OpenMP threads on shared cores make everything many times slower.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from pipeline.console import quiet_libraries
+
+quiet_libraries(offline=True)
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """An embedded Ray with room for two workers, shared by all tests that ask for it."""
+    from cluster.session import session
+
+    with session(num_cpus=2):
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Road:
+    """A working directory laid out as a person's: configs/quickstart.yaml (tiny), and runs/quickstart made by it."""
+
+    folder: Path
+    out: Path
+    config: Path
+
+    def electra(
+        self, *arguments: str | Path, check: bool = True, timeout: float = 300.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `electra` here, as a process of its own."""
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline.cli", *map(str, arguments)],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert not check or done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+
+TOPICS = {
+    "weather": ["rain", "cloud", "storm", "wind", "sun", "frost", "breeze", "thunder"],
+    "kitchen": ["bread", "soup", "oven", "butter", "kettle", "spoon", "dough", "pepper"],
+    "harbour": ["ship", "sail", "anchor", "tide", "captain", "rope", "lantern", "pier"],
+}
+VERBS = ["follows", "touches", "hides", "warms", "moves", "carries", "meets", "leaves"]
+PLACES = ["near the old house", "before the long night", "under a grey roof", "beside the quiet road"]
+
+
+def write_documents(path: Path, documents: int = 240) -> None:
+    """Sentences about three topics, one JSON object a line; the same text every time."""
+    import json
+
+    lines = []
+    for d in range(documents):
+        topic = list(TOPICS)[d % len(TOPICS)]
+        nouns = TOPICS[topic]
+        sentences = [
+            f"The {nouns[(d + 3 * s) % 8]} {VERBS[(d // 3 + s * s) % 8]} the {nouns[(d // 8 + 5 * s + 1) % 8]} "
+            f"{PLACES[(d + s) % 4]} on day {d} of the {nouns[(d * s) % 8]}."
+            for s in range(10)
+        ]
+        lines.append(json.dumps({"text": " ".join(sentences), "topic": topic}))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def lay_out(folder: Path) -> Road:
+    """A tiny experiment that takes every stage of the real road: two arms, two budgets, two workers."""
+    (folder / "configs").mkdir(parents=True)
+    write_documents(folder / "documents.jsonl")
+    tiny = {
+        "name": "quickstart",
+        "corpus": {
+            "sources": [{"kind": "jsonl", "path": str(folder / "documents.jsonl"), "topic_field": "topic"}],
+            "tokenizer": {"kind": "wordpiece", "vocab_size": 300},
+            "seq_len": 32,
+            "heldout_fraction": 0.3,
+            "unit_bytes": 20_000,
+            "rows_per_shard": 256,
+        },
+        "model": {
+            "embedding_size": 16,
+            "hidden_size": 32,
+            "num_layers": 1,
+            "num_heads": 2,
+            "intermediate_size": 64,
+            "max_positions": 64,
+        },
+        "training": {"global_batch": 16, "micro_batch": 8, "log_every": 2, "eval_rows": 32, "checkpoint_every": 5},
+        "arms": [
+            {"objective": "electra", "learning_rate": 1e-3, "generator_width": 0.5},
+            {"objective": "bert", "learning_rate": 1e-3},
+        ],
+        "budgets": [3e8, 9e8],
+        "cluster": {"num_workers": 2, "threads_per_worker": 1},
+        "evaluation": {
+            "tasks": ["sentence_order", "source_topic"],
+            "protocol": {"epochs": 1, "max_train_examples": 64, "max_length": 32},
+            "probes": {"dev_examples": 60, "train_examples": 120, "topics": 3},
+        },
+    }
+    config = folder / "configs" / "quickstart.yaml"
+    config.write_text(yaml.safe_dump(tiny), encoding="utf-8")
+    return Road(folder=folder, out=folder / "runs" / "quickstart", config=config)
+
+
+@pytest.fixture(scope="session")
+def road(tmp_path_factory: pytest.TempPathFactory) -> Road:
+    """The tiny experiment after `electra quickstart`; its output is beside it in quickstart.txt."""
+    road = lay_out(tmp_path_factory.mktemp("road"))
+    done = road.electra("quickstart", "--config", road.config)
+    (road.folder / "quickstart.txt").write_text(done.stdout, encoding="utf-8")
+    return road

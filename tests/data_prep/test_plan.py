@@ -1,0 +1,132 @@
+"""Plans: units natural to their input, and a changed corpus refused with the key that changed."""
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from data_prep.corpus import CorpusConfig
+from data_prep.errors import ConfigError, DataError
+from data_prep.plan import Plan, make_plan, obtain_plan
+
+
+def config(folder: Path, **changes: Any) -> CorpusConfig:
+    values: dict[str, Any] = {"sources": [{"kind": "jsonl", "path": str(folder / "*.jsonl*")}], "unit_bytes": 10_000}
+    return CorpusConfig.model_validate(values | changes)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Small files, a large plain one, a large compressed one."""
+    sizes = {"a.jsonl": 3_000, "b.jsonl": 6_000, "c.jsonl": 4_000, "d.jsonl": 35_000, "f.jsonl": 100}
+    data = tmp_path / "data"
+    data.mkdir()
+    for name, size in sizes.items():
+        (data / name).write_bytes((name[0] * 99 + "\n").encode() * (size // 100))
+    (data / "e.jsonl.gz").write_bytes(gzip.compress(json.dumps(list(range(20_000))).encode(), mtime=0))
+    return data
+
+
+def slices(plan: Plan) -> list[tuple[list[str], int, int | None]]:
+    return [([file.name for file in plan.files[u.first : u.last]], u.start, u.stop) for u in plan.units]
+
+
+def test_units_are_groups_of_small_files_ranges_of_plain_ones_and_whole_archives(folder: Path) -> None:
+    plan = make_plan(config(folder), seed=0)
+    assert (folder / "e.jsonl.gz").stat().st_size > 10_000
+    assert slices(plan) == [
+        (["a.jsonl", "b.jsonl"], 0, None),
+        (["c.jsonl"], 0, None),
+        (["d.jsonl"], 0, 8_750),
+        (["d.jsonl"], 8_750, 17_500),
+        (["d.jsonl"], 17_500, 26_250),
+        (["d.jsonl"], 26_250, 35_000),
+        (["e.jsonl.gz"], 0, None),
+        (["f.jsonl"], 0, None),
+    ]
+    assert [unit.unit for unit in plan.units] == list(range(8))
+    assert sum(unit.bytes for unit in plan.units) == sum(path.stat().st_size for path in folder.iterdir())
+
+
+def test_a_plan_is_made_once_and_confirmed_afterwards(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    made = obtain_plan(config(folder), 0, out)
+    stored = (out / "plan.json").read_bytes()
+    assert obtain_plan(config(folder), 0, out) == made
+    assert (out / "plan.json").read_bytes() == stored
+
+
+def test_identities_do_not_depend_on_where_the_files_lie(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "elsewhere")
+    here, there = make_plan(config(folder), 0), make_plan(config(tmp_path / "elsewhere"), 0)
+    assert here.inputs_sha256() == there.inputs_sha256()
+    assert here.config == there.config
+    assert [here.unit_identity(unit) for unit in here.units] == [there.unit_identity(unit) for unit in there.units]
+    assert len({json.dumps(here.unit_identity(unit)) for unit in here.units}) == len(here.units)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"seq_len": 64}, r"corpus\.seq_len = 128, now it is 64"),
+        ({"cleaning": {"min_chars": 3}}, r"corpus\.cleaning\.min_chars = 200, now it is 3"),
+        ({"tokenizer": {"vocab_size": 999}}, r"corpus\.tokenizer\.vocab_size = 30522, now it is 999"),
+        ({"unit_bytes": 20_000}, r"corpus\.unit_bytes = 10000, now it is 20000"),
+    ],
+)
+def test_changed_settings_are_refused_by_key_with_the_way_out(
+    folder: Path, tmp_path: Path, changes: dict[str, Any], key: str
+) -> None:
+    obtain_plan(config(folder), 0, tmp_path)
+    with pytest.raises(ConfigError, match=rf"{key}; use another --out, or delete"):
+        obtain_plan(config(folder, **changes), 0, tmp_path)
+
+
+def test_a_changed_text_field_and_seed_are_refused(folder: Path, tmp_path: Path) -> None:
+    obtain_plan(config(folder), 0, tmp_path)
+    with pytest.raises(ConfigError, match="seed 0, now it is 1"):
+        obtain_plan(config(folder), 1, tmp_path)
+    sources = [{"kind": "jsonl", "path": str(folder / "*.jsonl*"), "text_field": "body"}]
+    with pytest.raises(ConfigError, match=r"corpus\.sources\[0\]\.text_field = text, now it is body"):
+        obtain_plan(config(folder, sources=sources), 0, tmp_path)
+
+
+def test_changed_inputs_are_refused_by_name(folder: Path, tmp_path: Path) -> None:
+    obtain_plan(config(folder), 0, tmp_path)
+    original = (folder / "b.jsonl").read_bytes()
+    (folder / "b.jsonl").write_bytes(original.replace(b"b", b"x", 1))
+    with pytest.raises(ConfigError, match=r"corpus\.sources\[0\]: .*b\.jsonl has changed"):
+        obtain_plan(config(folder), 0, tmp_path)
+    (folder / "b.jsonl").write_bytes(original)
+    (folder / "new.jsonl").write_bytes(b"{}\n")
+    with pytest.raises(ConfigError, match=r"corpus\.sources\[0\]\.path .* means other files"):
+        obtain_plan(config(folder), 0, tmp_path)
+    (folder / "new.jsonl").unlink()
+    obtain_plan(config(folder), 0, tmp_path)
+
+
+def test_installed_documentation_is_capped_before_it_is_read() -> None:
+    source = {"kind": "installed_docs", "packages": ["networkx"], "max_bytes": 100_000}
+    plan = make_plan(CorpusConfig.model_validate({"sources": [source]}), 0)
+    assert 300_000 < sum(file.bytes for file in plan.files) <= 500_000
+
+
+def test_a_broken_plan_is_a_data_error(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(DataError, match="not a plan of this version"):
+        obtain_plan(config(folder), 0, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"sources": []}, {"rows_per_shard": 100}, {"seq_len": 4}, {"heldout_fraction": 1.0}, {"unknown": 1},
+     {"sources": [{"kind": "jsonl"}]}, {"sources": [{"kind": "none", "path": "x"}]}],
+)  # fmt: skip
+def test_settings_out_of_range_are_refused(folder: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        config(folder, **changes)

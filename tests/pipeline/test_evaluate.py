@@ -1,0 +1,211 @@
+"""The evaluation grid on real, tiny checkpoints: what is recorded, what is redone, and what is never mixed."""
+
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torch.distributed as dist
+
+from cluster.session import session
+from data_prep import tokenizer as tokenizers
+from data_prep.errors import CheckpointError, ConfigError, DataError
+from data_prep.manifest import Manifest
+from pipeline.console import Console
+from pipeline.evaluate import evaluate
+from tests.training.synthetic import VOCAB, write_corpus
+from training.loop import train
+from training.probes import ProbesConfig
+from training.protocol import EvaluationConfig, Protocol
+from training.run import plan_run
+from training.settings import ArmConfig, BertArm, ElectraArm, ModelConfig, TrainingConfig
+
+pytestmark = [pytest.mark.slow, pytest.mark.multi]
+
+WORDS = [f"word{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(VOCAB - 5)]
+PROTOCOL = Protocol(epochs=1, max_length=32, learning_rate=1e-3)
+CONFIG = EvaluationConfig(protocol=PROTOCOL, probes=ProbesConfig(train_examples=96, dev_examples=40, topics=3))
+RTE = "index\tsentence1\tsentence2\tlabel\n" + "".join(
+    f"{i}\t{WORDS[i]} {WORDS[i + 1]}.\t{WORDS[i + 2]}.\t{'entailment' if i % 3 else 'not_entailment'}\n"
+    for i in range(60)
+)
+
+
+def console() -> Console:
+    return Console(io.StringIO(), interactive=False)
+
+
+def make_corpus(folder: Path) -> Manifest:
+    """Synthetic rows, a tokenizer over the same ids, and held-out documents in its words."""
+    manifest = write_corpus(folder)
+    vocabulary = folder / "vocab.txt"
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]) + "\n")
+    tokenizers.load(vocabulary).save(folder / "tokenizer")
+    rng = np.random.default_rng(0)
+    documents = []
+    for i in range(150):
+        sentences = [" ".join(rng.choice(WORDS, 6)).capitalize() + "." for _ in range(6)]
+        documents.append({"id": f"doc{i}", "topic": ("numpy", "ray", "torch")[i % 3], "text": " ".join(sentences)})
+    (folder / "heldout_documents").mkdir()
+    pq.write_table(pa.Table.from_pylist(documents), folder / "heldout_documents" / "00000.parquet")
+    return manifest
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An experiment with two finished runs, and one that was interrupted."""
+    out = tmp_path_factory.mktemp("experiment")
+    manifest = make_corpus(out / "corpus")
+    model = ModelConfig(embedding_size=16, hidden_size=32, num_layers=2, num_heads=2, intermediate_size=64)
+    settings = TrainingConfig(global_batch=8, micro_batch=8, eval_rows=8)
+    arms: list[ArmConfig] = [ElectraArm(learning_rate=1e-3), BertArm(learning_rate=1e-3)]
+    os.environ["LOCAL_RANK"] = "0"
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=0, world_size=1)
+    for arm in arms:
+        plan: dict[str, Any] = {"arm": arm, "model": model, "training": settings, "manifest": manifest, "seed": 0}
+        two_steps = 2 * plan_run(**plan, budget=1e12).flops_per_step
+        spec = plan_run(**plan, budget=two_steps)
+        train(spec, out / "corpus", out / "runs" / spec.name, torch.device("cpu"))
+    dist.destroy_process_group()
+    (out / "runs" / "interrupted").mkdir()
+    (out / "runs" / "interrupted" / "run.json").write_text("{}")
+    yield out
+
+
+@pytest.fixture(scope="module")
+def first(out: Path) -> Iterator[list[dict[str, Any]]]:
+    """The whole probe suite, once; Ray stays for the other tests."""
+    with session(num_cpus=2):
+        yield evaluate(out, CONFIG, console=console())
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "evaluation" / "results.jsonl").read_text().splitlines()]
+
+
+def arrays(out: Path, result: dict[str, Any]) -> dict[str, np.ndarray]:
+    with np.load(out / "evaluation" / result["predictions"], allow_pickle=False) as file:
+        return dict(file)
+
+
+def no_ray() -> None:
+    raise AssertionError("Ray was asked for although nothing was left to run")
+
+
+def test_every_finished_run_meets_every_task_and_says_on_what(out: Path, first: list[dict[str, Any]]) -> None:
+    runs = sorted(path.parent.name for path in out.glob("runs/*/done.json"))
+    tasks = ["bigram_shift", "sentence_order", "source_topic"]
+    assert len(runs) == 2
+    assert [(r["task"], r["run"]) for r in first] == [(task, run) for task in tasks for run in sorted(runs)]
+    assert lines(out) == first
+    for result in first:
+        done = json.loads((out / "runs" / result["run"] / "done.json").read_text())
+        assert result["step"] == done["step"] == 2
+        assert result["flops_counted"] == done["flops_counted"]
+        assert result["arm"] == result["objective"] == result["run"].split("-")[0]
+        assert result["budget"] == done["budget"]
+        assert (result["seed"], result["finetune_seed"]) == (0, 0)
+        assert (result["suite"], result["subset"]) == ("probes", False)
+        assert result["in_mean"] == (result["task"] != "bigram_shift")
+        assert result["protocol"]["name"] == "plain"
+        assert result["protocol"]["fingerprint"] == PROTOCOL.fingerprint()
+        assert result["protocol"]["learning_rate"] == 1e-3
+        assert 20 <= result["n_train"] <= 96
+        assert 20 <= result["n_dev"] <= 40
+
+
+def test_scores_follow_from_the_stored_predictions(out: Path, first: list[dict[str, Any]]) -> None:
+    for result in first:
+        stored = arrays(out, result)
+        assert result["score"] == result["metrics"]["accuracy"] == np.mean(stored["label"] == stored["prediction"])
+        assert result["majority"] == np.bincount(stored["label"]).max() / result["n_dev"]
+        assert result["degenerate"] == (len(np.unique(stored["prediction"])) == 1)
+        assert stored["score"].dtype == np.float32
+        assert stored["score"].shape == (result["n_dev"], 3 if result["task"] == "source_topic" else 2)
+        assert np.array_equal(stored["score"].argmax(axis=1), stored["prediction"])
+
+
+def test_the_same_command_again_runs_nothing(out: Path, first: list[dict[str, Any]]) -> None:
+    path = out / "evaluation" / "results.jsonl"
+    before = path.read_bytes()
+    assert evaluate(out, CONFIG, console=console(), before_work=no_ray) == first
+    assert path.read_bytes() == before
+
+
+def test_what_is_missing_is_redone_to_the_same_predictions(out: Path, first: list[dict[str, Any]]) -> None:
+    lost, unfinished = first[0], first[3]
+    expected = arrays(out, lost), arrays(out, unfinished)
+    (out / "evaluation" / lost["predictions"]).unlink()
+    (out / "evaluation" / "units" / f"{Path(unfinished['predictions']).stem}.json").unlink()
+    kept = {path: path.stat().st_mtime_ns for path in (out / "evaluation" / "units").glob("*.json")}
+    again = evaluate(out, CONFIG, console=console())
+    for result, arrays_before in zip((again[0], again[3]), expected, strict=True):
+        arrays_now = arrays(out, result)
+        assert all(np.array_equal(arrays_now[name], arrays_before[name]) for name in ("label", "prediction", "score"))
+    without_times = [[{k: v for k, v in r.items() if k != "seconds"} for r in results] for results in (again, first)]
+    assert without_times[0] == without_times[1]
+    rewritten = [path for path, time in kept.items() if path.stat().st_mtime_ns != time]
+    assert [path.stem for path in rewritten] == [Path(lost["predictions"]).stem]
+
+
+def test_another_protocol_is_another_result_and_the_old_records_stay(out: Path, first: list[dict[str, Any]]) -> None:
+    protocol = PROTOCOL.model_copy(update={"learning_rate": 2e-3})
+    config = CONFIG.model_copy(update={"protocol": protocol, "tasks": ["sentence_order"], "seeds": 2})
+    results = evaluate(out, config, console=console())
+    assert [r["finetune_seed"] for r in results] == [0, 1, 0, 1]
+    assert {r["protocol"]["fingerprint"] for r in lines(out)} == {protocol.fingerprint()}
+    assert lines(out) == results
+    assert len(list((out / "evaluation" / "units").glob("*.json"))) == len(first) + 4
+    assert evaluate(out, CONFIG, console=console(), before_work=no_ray)  # the first grid is still there, whole
+    assert {r["protocol"]["fingerprint"] for r in lines(out)} == {PROTOCOL.fingerprint()}
+    assert len(lines(out)) == len(first)
+
+
+def test_glue_stands_beside_the_probes_and_a_subset_is_named(
+    out: Path, first: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    (tmp_path / "RTE").mkdir()
+    (tmp_path / "RTE" / "train.subset.tsv").write_text(RTE)
+    (tmp_path / "RTE" / "dev.tsv").write_text(RTE)
+    config = CONFIG.model_copy(update={"tasks": ["RTE"]})
+    results = evaluate(out, config, glue_dir=tmp_path, console=console())
+    assert [(r["suite"], r["task"], r["subset"]) for r in results] == [("glue", "RTE", True)] * 2
+    assert [r["suite"] for r in lines(out)] == ["glue"] * 2 + ["probes"] * len(first)
+    assert results[0]["majority"] == pytest.approx(40 / 60)
+    assert (results[0]["n_train"], results[0]["n_dev"]) == (60, 60)
+
+    # a checkpoint that changed since: its old results are not shown beside new ones
+    retrained = results[0]["run"]
+    manifest = next((out / "runs" / retrained / "checkpoints").glob("*/manifest.json"))
+    manifest.write_bytes(manifest.read_bytes() + b"\n")
+    again = evaluate(out, config, glue_dir=tmp_path, console=console())
+    assert len(again) == 2
+    assert {r["run"] for r in lines(out) if r["suite"] == "probes"} == {r["run"] for r in first} - {retrained}
+
+
+def test_user_errors_come_before_any_work(out: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="holds no finished run: run `electra train` first"):
+        evaluate(tmp_path, CONFIG, console=console(), before_work=no_ray)
+    with pytest.raises(DataError, match="nowhere is not a folder"):
+        evaluate(out, CONFIG, glue_dir=tmp_path / "nowhere", console=console(), before_work=no_ray)
+    with pytest.raises(DataError, match="CoLA is not a folder"):
+        evaluate(out, CONFIG, glue_dir=tmp_path, console=console(), before_work=no_ray)
+    with pytest.raises(ConfigError, match="source_topic is no task of suite glue"):
+        config = CONFIG.model_copy(update={"tasks": ["source_topic"]})
+        evaluate(out, config, glue_dir=tmp_path, console=console(), before_work=no_ray)
+    with pytest.raises(ConfigError, match="suite is glue but no folder is named"):
+        evaluate(out, CONFIG.model_copy(update={"suite": "glue"}), console=console(), before_work=no_ray)
+
+
+def test_a_users_error_in_a_unit_comes_out_as_itself(out: Path, first: list[dict[str, Any]]) -> None:
+    long = CONFIG.model_copy(update={"protocol": Protocol(max_length=4096), "tasks": ["sentence_order"]})
+    with pytest.raises(ConfigError, match=r"max_length 4096 is longer than model\.max_positions 512"):
+        evaluate(out, long, console=console())

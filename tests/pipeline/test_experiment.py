@@ -1,0 +1,208 @@
+"""The experiment tree, its expansion into runs, and the rules of an experiment's folder."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from data_prep.errors import ConfigError, PreflightError
+from data_prep.manifest import Documents, Manifest, SplitStats
+from data_prep.rows import SpecialIds
+from pipeline.config import load
+from pipeline.experiment import Experiment
+from pipeline.folder import CONFIG_NAME, check_identity, open_folder
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+QUICKSTART = CONFIGS / "quickstart.yaml"
+
+
+def experiment(*overrides: str) -> Experiment:
+    return load(QUICKSTART, overrides, Experiment)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_shipped_configuration_loads(path: Path) -> None:
+    assert load(path, model=Experiment).name == path.stem
+
+
+def test_quickstart_is_what_the_readme_says() -> None:
+    quickstart = experiment()
+    assert [arm.label for arm in quickstart.arms] == ["electra", "bert", "roberta"]
+    assert len(quickstart.budgets) == 2
+    assert (quickstart.training.zero_stage, quickstart.cluster.num_workers) == (1, 2)
+    assert (quickstart.corpus.layout, quickstart.corpus.seq_len) == ("segments", 128)
+    assert (quickstart.corpus.tokenizer.vocab_size, quickstart.corpus.heldout_fraction) == (8192, 0.10)
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("budgets=[2e12, 1e12]", "budgets must rise from the smallest to the largest"),
+        ("budgets=[1e12, 1.001e12]", "two budgets have the same three digits, which name a run: 1.00e+12, 1.00e+12"),
+        ("budgets=[]", "budgets: list should have at least 1 item"),
+        ("budgets.0=0", "budgets.0: input should be greater than 0"),
+        ("budgets.1=.inf", "budgets.1: input should be a finite number"),
+        ("arms.1={objective: electra, learning_rate: 1}", "two arms are called 'electra'; give each its own name"),
+        ("arms=[]", "arms: list should have at least 1 item"),
+        ("model.max_positions=64", "corpus.seq_len 128 is longer than model.max_positions 64"),
+        ("name=../elsewhere", "name: string should match pattern"),
+        ("seed=-1", "seed: input should be greater than or equal to 0"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(override: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        experiment(override)
+    assert sentence in str(caught.value)
+
+
+def test_two_arms_of_one_objective_with_names_of_their_own() -> None:
+    two = experiment(
+        "arms=[{name: a, objective: bert, learning_rate: 1}, {name: b, objective: bert, learning_rate: 2}]"
+    )
+    assert [arm.label for arm in two.arms] == ["a", "b"]
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def manifest() -> Manifest:
+    """1,000 rows of 100 tokens in one fragment each, 900 of them with a pair."""
+    histogram = [0] * 129
+    histogram[100] = 1000
+    train = SplitStats(
+        rows=1000, tokens=100_000, fragments=1000, sum_L=100_000, sum_L2=10_000_000, row_lengths=histogram,
+        rows_with_pair=900, unk=0, shards=[],
+    )  # fmt: skip
+    return Manifest(
+        config_sha256="c", inputs_sha256="i", seed=0, tokenizer_sha256="t", vocab_size=8192,
+        special=SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4), layout="segments", pair_separators=1, seq_len=128,
+        dtype="uint16", units=1, heldout_documents=[], train=train, heldout=train,
+        documents=Documents(documents_in=1, out=1, train=1, heldout=0, text_bytes=1, rejected={}, topics={}),
+    )  # fmt: skip
+
+
+def test_runs_are_arms_by_budgets_by_seeds_smallest_budget_first() -> None:
+    runs = experiment("budgets=[4e11, 1.2e12]", "seed=5", "seeds=2").runs(manifest())
+    assert [run.name for run in runs] == [
+        f"{arm}-{budget}-s{seed}"
+        for budget in ("4.00e+11", "1.20e+12")
+        for seed in (5, 6)
+        for arm in ("electra", "bert", "roberta")
+    ]
+    assert [run.identity.seed for run in runs[:4]] == [5, 5, 5, 6]
+
+
+def test_every_arm_gets_its_budget_within_half_a_step() -> None:
+    for run in experiment().runs(manifest()):
+        assert abs(run.steps * run.flops_per_step - run.budget) <= run.flops_per_step / 2
+
+
+def test_flops_of_the_roberta_arm_by_hand() -> None:
+    """E = D = 128, F = 512, 2 layers, V = 8192, rows of 100 tokens: masked k = min(19, round(.15 × 100)) = 15."""
+    run = next(run for run in experiment().runs(manifest()) if run.identity.arm.label == "roberta")
+    body = 2 * (2 * 128 * (4 * 128 + 2 * 512) * 100 + 4 * 128 * 100**2)
+    head = 15 * 2 * 128 * (128 + 8192)
+    assert run.flops_per_step == pytest.approx(3 * 32 * (body + head), rel=1e-12)
+
+
+# --- folder -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Path]:
+    with open_folder(tmp_path / "out", experiment()) as folder:
+        folder.event("train", "done", seconds=1.5)
+    yield tmp_path / "out"
+
+
+def test_stores_the_resolved_configuration_and_events(made: Path) -> None:
+    assert load(made / CONFIG_NAME, model=Experiment) == experiment()
+    (line,) = [json.loads(text) for text in (made / "events.jsonl").read_text().splitlines()]
+    assert (line["stage"], line["event"], line["seconds"]) == ("train", "done", 1.5)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("cluster.num_workers=1", "training.micro_batch=4", "training.log_every=7", "training.zero_stage=0"),
+        ("evaluation.seeds=3", "evaluation.protocol.epochs=1"),
+        ("budgets=[4e11, 1.2e12, 3e12]", "seeds=2"),
+    ],
+)
+def test_placement_evaluation_and_additions_are_no_other_experiment(made: Path, overrides: tuple[str, ...]) -> None:
+    changed = experiment(*overrides)
+    with open_folder(made, changed):
+        pass
+    assert load(made / CONFIG_NAME, model=Experiment) == changed
+
+
+@pytest.mark.parametrize(
+    ("overrides", "keys"),
+    [
+        (("training.global_batch=64",), "training.global_batch"),
+        (("training.optimizer.eps=1e-8", "seed=1"), "seed, training.optimizer.eps"),
+        (("arms.0.learning_rate=1",), "arms.electra.learning_rate"),
+        (("arms=[{objective: bert, learning_rate: 1e-3}]",), "arms.electra, arms.roberta"),
+        (("budgets=[4e11]",), "budgets.1.20e+12"),
+        (("corpus.sources.0.max_bytes=5",), "corpus.sources"),
+        (("model.num_layers=3", "name=other"), "model.num_layers, name"),
+    ],
+)
+def test_another_experiment_is_refused_with_keys_and_ways_out(
+    made: Path, overrides: tuple[str, ...], keys: str
+) -> None:
+    before = (made / CONFIG_NAME).read_bytes()
+    with pytest.raises(ConfigError) as caught, open_folder(made, experiment(*overrides)):
+        raise AssertionError
+    assert str(caught.value) == (
+        f"{made}: holds results made with other values of {keys}; "
+        "choose another folder with --out, or remove this one to start again"
+    )
+    assert (made / CONFIG_NAME).read_bytes() == before
+
+
+def test_fewer_seeds_are_refused(tmp_path: Path) -> None:
+    with open_folder(tmp_path, experiment("seeds=2")):
+        pass
+    with pytest.raises(ConfigError, match="other values of seeds"):
+        check_identity(tmp_path / CONFIG_NAME, experiment())
+
+
+def test_corpus_files_may_move(tmp_path: Path) -> None:
+    source = "corpus.sources=[{kind: jsonl, path: /%s/x.jsonl}]"
+    with open_folder(tmp_path, experiment(source % "a")):
+        pass
+    check_identity(tmp_path / CONFIG_NAME, experiment(source % "b"))
+
+
+def test_unwritable_folders_are_found_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/electra")):
+        with pytest.raises(PreflightError) as caught, open_folder(path, experiment()):
+            raise AssertionError
+        assert caught.value.exit_code == 3
+        assert str(path) in str(caught.value)
+
+
+def test_one_process_at_a_time_and_no_stale_lock(tmp_path: Path) -> None:
+    with (
+        open_folder(tmp_path, experiment()),
+        pytest.raises(PreflightError, match="another electra process"),
+        ExitStack() as stack,
+    ):
+        stack.enter_context(open_folder(tmp_path, experiment()))
+    killed = (
+        "import os, sys; from pathlib import Path; from pipeline.config import load\n"
+        "from pipeline.experiment import Experiment; from pipeline.folder import open_folder\n"
+        f"with open_folder(Path({str(tmp_path)!r}), load({str(QUICKSTART)!r}, model=Experiment)):\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", killed], cwd=QUICKSTART.parents[1], check=False)
+    assert done.returncode == -9
+    with open_folder(tmp_path, experiment()):
+        pass

@@ -1,0 +1,225 @@
+"""The statistics against cases that can be computed by hand."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score, matthews_corrcoef
+
+from data_prep.errors import DataError
+from pipeline.statistics import (
+    Estimate,
+    Fit,
+    bootstrap,
+    flops_needed,
+    mean,
+    multiplier,
+    multiplier_with_interval,
+    resampled_scores,
+)
+
+
+def make_fit(label, prediction, *, task="t", metric="accuracy", seed=0, finetune_seed=0) -> Fit:
+    return Fit(
+        task=task,
+        metric=metric,
+        seed=seed,
+        finetune_seed=finetune_seed,
+        label=np.asarray(label, dtype=np.int64),
+        prediction=np.asarray(prediction, dtype=np.int64),
+    )
+
+
+def right_share(n: int, right: int) -> tuple[list[int], list[int]]:
+    """`n` examples of alternating classes of which the first `right` are answered correctly."""
+    label = [i % 2 for i in range(n)]
+    return label, [value if i < right else 1 - value for i, value in enumerate(label)]
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_scores_equal_scikit_learn(classes: int) -> None:
+    generator = np.random.default_rng(1)
+    label = generator.integers(0, classes, 300)
+    prediction = np.where(generator.random(300) < 0.5, label, generator.integers(0, classes, 300))
+    found = resampled_scores([make_fit(label, prediction, metric="matthews")], 5, 0)[0]
+    assert found.value == pytest.approx(matthews_corrcoef(label, prediction), abs=1e-12)
+    if classes == 2:
+        found = resampled_scores([make_fit(label, prediction, metric="f1")], 5, 0)[0]
+        assert found.value == pytest.approx(f1_score(label, prediction), abs=1e-12)
+
+
+def test_replicates_equal_scikit_learn_on_the_same_draws() -> None:
+    generator = np.random.default_rng(2)
+    label, prediction = generator.integers(0, 2, 40), generator.integers(0, 2, 40)
+    found = resampled_scores([make_fit(label, prediction, metric="matthews")], 50, key=7)[0]
+    draws = np.random.default_rng(7).integers(0, 40, size=(50, 40))
+    expected = [matthews_corrcoef(label[row], prediction[row]) for row in draws]
+    assert found.samples == pytest.approx(expected, abs=1e-12)
+
+
+def test_matthews_of_a_constant_answer_is_zero() -> None:
+    found = resampled_scores([make_fit([0, 1, 1, 0], [1, 1, 1, 1], metric="matthews")], 20, 0)[0]
+    assert found.value == 0.0
+    assert not found.samples.any()
+
+
+def test_accuracy_has_the_binomial_standard_error() -> None:
+    label, prediction = right_share(400, 300)
+    found = resampled_scores([make_fit(label, prediction)], 20_000, 0)[0]
+    expected = (0.75 * 0.25 / 400) ** 0.5
+    assert found.value == 0.75
+    assert found.samples.std() == pytest.approx(expected, rel=0.03)  # 6 standard errors of a deviation over 20,000
+    low, high = found.interval()
+    assert low == pytest.approx(0.75 - 1.96 * expected, abs=0.004)
+    assert high == pytest.approx(0.75 + 1.96 * expected, abs=0.004)
+
+
+def test_draws_do_not_depend_on_how_many_are_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    label, prediction = right_share(50, 30)
+    whole = resampled_scores([make_fit(label, prediction)], 100, 3)[0]
+    monkeypatch.setattr("pipeline.statistics._CHUNK", 350)
+    pieces = resampled_scores([make_fit(label, prediction)], 100, 3)[0]
+    assert np.array_equal(whole.samples, pieces.samples)
+
+
+def test_same_answers_differ_by_exactly_nothing() -> None:
+    """Paired draws: two arms that answer alike have a difference of zero in every replicate."""
+    label, prediction = right_share(100, 60)
+    found = bootstrap({"a": [make_fit(label, prediction)], "b": [make_fit(label, prediction)]}, replicates=200)
+    assert found["a"]["t"].samples.std() > 0
+    assert not (found["a"]["t"] - found["b"]["t"]).samples.any()
+
+
+def test_paired_difference_has_the_standard_error_of_the_discordant_examples() -> None:
+    """b is right where a is, and on 10 more of 100: the difference is a share of .1 with error sqrt(.1 × .9 / 100)."""
+    label, worse = right_share(100, 60)
+    _, better = right_share(100, 70)
+    found = bootstrap({"a": [make_fit(label, worse)], "b": [make_fit(label, better)]}, replicates=20_000)
+    difference = found["b"]["t"] - found["a"]["t"]
+    assert difference.value == pytest.approx(0.1)
+    assert difference.samples.std() == pytest.approx(0.03, rel=0.03)
+    assert (difference.samples >= 0).all()
+
+
+def test_other_examples_are_drawn_independently() -> None:
+    label, prediction = right_share(200, 150)
+    other = [1 - value for value in label]  # another development set: other labels, same share of right answers
+    flipped = [1 - value for value in prediction]
+    found = bootstrap({"a": [make_fit(label, prediction)], "b": [make_fit(other, flipped)]}, replicates=20_000)
+    single = (0.75 * 0.25 / 200) ** 0.5
+    difference = found["a"]["t"] - found["b"]["t"]
+    assert difference.samples.std() == pytest.approx(single * 2**0.5, rel=0.03)
+
+
+def test_fine_tuning_seeds_add_their_own_spread() -> None:
+    """Two seeds, all right and all wrong: the draw of seeds gives 0, ½, ½, 1 whatever the examples."""
+    label, _ = right_share(20, 20)
+    fits = [make_fit(label, label), make_fit(label, [1 - value for value in label], finetune_seed=1)]
+    found = bootstrap({"a": fits}, replicates=20_000)["a"]["t"]
+    assert found.value == 0.5
+    assert found.samples.std() == pytest.approx((0.5 * 0.25 + 0.5 * 0.0) ** 0.5, rel=0.03)
+
+
+def test_a_pre_training_seed_is_drawn_for_all_tasks_at_once() -> None:
+    """Seed 0 all right and seed 1 all wrong on both tasks: the mean over tasks keeps the spread of one task."""
+    label, _ = right_share(20, 20)
+    wrong = [1 - value for value in label]
+    fits = [
+        make_fit(label, label if seed == 0 else wrong, task=task, seed=seed) for task in ("t", "u") for seed in (0, 1)
+    ]
+    found = bootstrap({"a": fits}, replicates=20_000)["a"]
+    assert np.array_equal(found["t"].samples, found["u"].samples)
+    assert mean(list(found.values())).samples.std() == pytest.approx(0.125**0.5, rel=0.03)
+
+
+def test_mean_over_tasks_is_unweighted() -> None:
+    small, large = right_share(10, 10), right_share(1000, 500)
+    cell = [make_fit(*small, task="small"), make_fit(*large, task="large")]
+    assert mean(list(bootstrap({"a": cell}, replicates=10)["a"].values())).value == 0.75
+
+
+def test_the_same_results_give_the_same_intervals_whatever_their_order() -> None:
+    label, one = right_share(80, 50)
+    _, two = right_share(80, 55)
+    cells = {"a": [make_fit(label, one)], "b": [make_fit(label, two)]}
+    forward = bootstrap(cells, replicates=100)
+    backward = bootstrap(dict(reversed(cells.items())), replicates=100)
+    assert all(np.array_equal(forward[name]["t"].samples, backward[name]["t"].samples) for name in cells)
+
+
+def test_a_metric_without_resampling_is_refused() -> None:
+    with pytest.raises(DataError, match="'spearman'"):
+        bootstrap({"a": [make_fit([0, 1], [0, 1], metric="spearman")]})
+
+
+# --- compute multiplier ---------------------------------------------------------------------------------------------
+
+
+def test_flops_needed_is_linear_in_log_flops() -> None:
+    assert flops_needed([1e10, 1e12], [0.5, 0.7], 0.6) == (pytest.approx(1e11), "equal")
+    assert flops_needed([1e10, 1e12], [0.5, 0.7], 0.55) == (pytest.approx(10**10.5), "equal")
+
+
+def test_flops_needed_never_leaves_the_curve() -> None:
+    assert flops_needed([1e10, 1e12], [0.5, 0.7], 0.4) == (1e10, "at most")
+    assert flops_needed([1e10, 1e12], [0.5, 0.7], 0.8) == (1e12, "at least")
+    assert flops_needed([1e10, 1e12], [0.5, 0.7], 0.5) == (1e10, "equal")
+
+
+def test_flops_needed_takes_the_first_crossing_of_a_curve_that_turns() -> None:
+    assert flops_needed([1e10, 1e12, 1e14], [0.5, 0.7, 0.5], 0.6) == (pytest.approx(1e11), "equal")
+
+
+def test_a_curve_shifted_by_four_has_the_multiplier_four() -> None:
+    found = multiplier([4e10, 4e11, 4e12], [0.5, 0.6, 0.7], [1e10, 1e11, 1e12], [0.5, 0.6, 0.7])
+    assert (found.kind, found.value, found.score) == ("equal", pytest.approx(4.0), 0.7)
+
+
+def test_the_score_compared_at_is_the_best_that_both_reach() -> None:
+    """The baseline ends at .6 after 1e12; the other passes .6 half-way (in log) between 1e10 and 1e12."""
+    found = multiplier([1e10, 1e12], [0.5, 0.6], [1e10, 1e12], [0.55, 0.65])
+    assert (found.kind, found.value, found.score) == ("equal", pytest.approx(10.0), 0.6)
+
+
+def test_a_curve_above_another_gives_a_lower_bound() -> None:
+    """The other's smallest budget already beats the baseline's largest."""
+    found = multiplier([1e10, 1e12], [0.5, 0.6], [1e10, 1e12], [0.65, 0.7])
+    assert (found.kind, found.value) == ("at least", pytest.approx(100.0))
+
+
+def test_a_curve_below_another_gives_an_upper_bound() -> None:
+    found = multiplier([1e10, 1e12], [0.65, 0.7], [1e10, 1e12], [0.5, 0.6])
+    assert (found.kind, found.value) == ("at most", pytest.approx(0.01))
+
+
+def test_curves_that_only_fall_give_the_ratio_of_first_points_or_nothing() -> None:
+    """Both begin at their best: equal scores compare exactly, otherwise the lower one's best is at its first point."""
+    assert multiplier([1e10, 1e12], [0.7, 0.6], [1e10, 1e12], [0.7, 0.6]).value == pytest.approx(1.0)
+    assert multiplier([2e10, 2e12], [0.7, 0.6], [1e10, 1e12], [0.9, 0.8]).kind == "at least"
+
+
+def constant(value: float, spread: float = 0.0, n: int = 1000) -> Estimate:
+    """Replicates on an even grid of `spread` around the value: their percentiles are known."""
+    return Estimate(value, value + spread * np.linspace(-1, 1, n))
+
+
+def test_interval_of_the_multiplier_follows_the_replicates() -> None:
+    """The baseline's last score moves evenly over .6 ± .02 and sets the target; the other's curve is fixed.
+
+    The baseline needs 1e12 for its own best, the other 10^(10 + 2 (target − .5) / .2) for it, so the multiplier is
+    10^(2 − 10 (target − .5)): 10 at .6, and 10^(1 ∓ .19) at the 2.5 and 97.5 % points .6 ± .019.
+    """
+    found = multiplier_with_interval(
+        [1e10, 1e12], [constant(0.5), constant(0.6, 0.02)], [1e10, 1e12], [constant(0.5), constant(0.7)]
+    )
+    assert found.value == pytest.approx(10.0)
+    assert found.low == pytest.approx(10**0.81, rel=0.01)
+    assert found.high == pytest.approx(10**1.19, rel=0.01)
+
+
+def test_interval_is_open_where_replicates_are_bounds_only() -> None:
+    """In a tenth of the replicates the other's first point beats the baseline's best: no upper end."""
+    found = multiplier_with_interval(
+        [1e10, 1e12], [constant(0.5), constant(0.6)], [1e10, 1e12], [constant(0.56, 0.05), constant(0.7)]
+    )
+    assert found.kind == "equal"
+    assert found.low is not None
+    assert found.high is None

@@ -1,0 +1,354 @@
+"""The mirror against MLflow's own SQLite file, read back with plain SQL."""
+
+import json
+import shutil
+import socket
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_prep.errors import DataError, PreflightError
+from pipeline import tracking
+from pipeline.mlflow_store import Store, flatten, metric_name, quick_to_fail
+from pipeline.tracking import sync
+from tests.pipeline import fake_experiment
+
+STEPS = round(fake_experiment.BUDGETS[0] / fake_experiment.FLOPS_PER_STEP["electra"])
+
+
+class Warnings:
+    """A console that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.texts.append(text)
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated store without runs: making its tables takes seconds, copying it none."""
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    Store(f"sqlite:///{path}", "unrelated", path.parent / "files")
+    return path
+
+
+@pytest.fixture
+def out(tmp_path: Path, empty_store: Path) -> Path:
+    """An experiment of one finished run with a fine-tuning, and a store."""
+    folder = tmp_path / "experiment"
+    manifest = fake_experiment.write_corpus(folder)
+    (folder / "config.yaml").write_text("name: tiny\narms: [{objective: electra}]\nbudgets: [4.0e+11]\n")
+    fake_experiment.write_run(
+        folder, "electra", 0, manifest.sha256, start=fake_experiment.START, steps_logged=20, done=True
+    )
+    result = fake_experiment.write_result(folder, "electra", 0, "probes", "sentence_order", 1440)
+    fake_experiment.write_results_file(folder, [result])
+    shutil.copy(empty_store, folder / "mlflow.db")
+    return folder
+
+
+def rows(out: Path, query: str) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(out / "mlflow.db") as database:
+        return sorted(database.execute(query).fetchall())
+
+
+def everything(out: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """All that the store knows of runs."""
+    return {
+        "runs": rows(out, "select run_uuid, name, status, start_time, end_time from runs"),
+        "metrics": rows(out, "select run_uuid, key, value, timestamp, step, is_nan from metrics"),
+        "params": rows(out, "select run_uuid, key, value from params"),
+        "tags": rows(out, "select run_uuid, key, value from tags"),
+    }
+
+
+def history(out: Path, key: str, kind: str = "training") -> list[tuple[Any, ...]]:
+    """(step, value, timestamp) of a metric over all runs of a kind, in order."""
+    return rows(
+        out,
+        f"select m.step, m.value, m.timestamp from metrics m join tags t on t.run_uuid = m.run_uuid "
+        f"where m.key = '{key}' and t.key = 'electra.kind' and t.value = '{kind}'",
+    )
+
+
+def status(out: Path, kind: str = "training") -> list[str]:
+    return [
+        row[0]
+        for row in rows(
+            out,
+            "select r.status from runs r join tags t on t.run_uuid = r.run_uuid "
+            f"where t.key = 'electra.kind' and t.value = '{kind}'",
+        )
+    ]
+
+
+def test_every_line_arrives_with_its_own_step_time_and_value(out: Path) -> None:
+    summary = sync(out)
+    assert (summary.runs, summary.finetunings, summary.reachable) == (1, 1, True)
+    lines = fake_experiment.metric_lines("electra", STEPS, fake_experiment.START, 20)
+    for name in ("train/rtd_loss", "flops", "tokens", "seconds"):
+        expected = [(line["step"], line["values"][name], round(line["time"] * 1000)) for line in lines]
+        assert history(out, name) == expected
+    heldout = [line["step"] for line in lines if "heldout/rtd_auc" in line["values"]]
+    assert [step for step, *_ in history(out, "heldout/rtd_auc")] == heldout
+    assert len(heldout) == 4
+
+
+def test_a_run_tells_what_it_is(out: Path) -> None:
+    sync(out)
+    params = dict(rows(out, "select key, value from params"))
+    tags = dict(rows(out, "select key, value from tags"))
+    assert params["identity.model.hidden_size"] == "128"
+    assert params["placement.zero_stage"] == "1"
+    assert params["budget"] == "400000000000.0"
+    assert tags["electra.tokenizer_sha256"] == "f" * 64
+    assert tags["electra.objective"] == "electra"
+    assert (
+        tags["electra.manifest_sha256"]
+        == json.loads((out / "runs" / "electra-4.00e+11-s0" / "run.json").read_text())["identity"]["manifest_sha256"]
+    )
+    assert status(out) == ["FINISHED"]
+    last = fake_experiment.metric_lines("electra", STEPS, fake_experiment.START, 20)[-1]
+    assert history(out, "done/tokens") == [(STEPS, last["values"]["tokens"], round(last["time"] * 1000))]
+
+
+def test_a_fine_tuning_is_a_child_with_score_and_protocol(out: Path) -> None:
+    sync(out)
+    parent = rows(out, "select run_uuid from tags where key = 'electra.kind' and value = 'training'")
+    child = rows(out, "select run_uuid from tags where key = 'electra.kind' and value = 'fine-tuning'")
+    assert rows(out, "select run_uuid, value from tags where key = 'mlflow.parentRunId'") == [(*child[0], *parent[0])]
+    assert [value for _, value, _ in history(out, "score", "fine-tuning")] == [1440 / 2400]
+    assert history(out, "eval/probes/sentence_order/0")[0][:2] == (STEPS, 1440 / 2400)
+    params = dict(rows(out, f"select key, value from params where run_uuid = '{child[0][0]}'"))
+    assert (params["protocol.name"], params["task"], params["n_dev"]) == ("plain", "sentence_order", "2400")
+    assert status(out, "fine-tuning") == ["FINISHED"]
+
+
+def test_configuration_and_report_are_artifacts_under_the_experiment(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    (out / "report").mkdir()
+    (out / "report" / "report.html").write_text("first")
+    sync(out)
+    (out / "report" / "report.html").write_text("second")
+    sync(out)
+    assert sorted(path.name for path in out.glob("mlartifacts/*/artifacts/*")) == [
+        "config.yaml",
+        "manifest.json",
+        "report.html",
+    ]
+    assert next(out.glob("mlartifacts/*/artifacts/report.html")).read_text() == "second"
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("forget", [False, True], ids=["cursor kept", "cursor deleted"])
+def test_syncing_again_changes_nothing(out: Path, forget: bool) -> None:
+    assert sync(out).points > 200
+    before = everything(out)
+    if forget:
+        (out / tracking.CURSOR).unlink()
+    assert sync(out).points == 0
+    assert everything(out) == before
+
+
+def test_mlflow_takes_a_replayed_batch_once(out: Path) -> None:
+    """Without cursor and without asking what arrived: the promise rests on MLflow's own key."""
+    sync(out)
+    before = everything(out)
+    (out / tracking.CURSOR).unlink()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "sent", lambda self, key, name: set())
+        patch.setattr(Store, "finished", lambda self, key: False)
+        assert sync(out).points > 200
+    assert everything(out) == before
+
+
+@pytest.mark.parametrize("requests", [1, 2, 3])
+def test_a_sync_that_was_cut_off_is_completed(out: Path, empty_store: Path, requests: int) -> None:
+    """Killed after any of its requests, then done again: the same store, but for ids."""
+
+    def without_ids(found: dict[str, list[tuple[Any, ...]]]) -> dict[str, list[tuple[Any, ...]]]:
+        return {
+            name: sorted(row[1:] for row in table if row[1] not in ("mlflow.parentRunId",))
+            for name, table in found.items()
+        }
+
+    class Killed(BaseException):
+        pass
+
+    count, send = 0, Store._send
+
+    def cut_off(self: Store, key: str, points: Any) -> None:
+        nonlocal count
+        if count == requests:
+            raise Killed
+        count += 1
+        send(self, key, points)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.mlflow_store._METRICS_PER_REQUEST", 100)
+        patch.setattr(Store, "_send", cut_off)
+        with pytest.raises(Killed):
+            sync(out)
+    sync(out)
+    completed = without_ids(everything(out))
+    whole = out.parent / "whole"
+    shutil.copytree(out, whole, ignore=shutil.ignore_patterns("mlflow.db", tracking.CURSOR, "mlartifacts"))
+    shutil.copy(empty_store, whole / "mlflow.db")
+    sync(whole)
+    assert completed == without_ids(everything(whole))
+
+
+def test_a_run_a_dead_driver_left_is_closed_then_reopened_then_finished(out: Path) -> None:
+    """Steps that a restart repeats are in the history once, as the attempt that survived wrote them."""
+    run = out / "runs" / "electra-4.00e+11-s0"
+    fake_experiment.write_results_file(out, [])
+    done = (run / "done.json").read_text()
+    (run / "done.json").unlink()
+    lines = [json.loads(line) for line in (run / "metrics" / "A-00000.jsonl").read_text().splitlines()]
+    (run / "metrics" / "A-00000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[:12]))
+    (run / "checkpoints" / f"step-{lines[7]['step']:08d}").mkdir(parents=True)
+
+    sync(out, training=True)
+    assert status(out) == ["RUNNING"]
+    assert [step for step, *_ in history(out, "flops")] == [line["step"] for line in lines[:8]]
+    sync(out)
+    assert status(out) == ["KILLED"]
+    assert rows(out, "select end_time from runs where status = 'KILLED' and name like 'electra-%'") == [
+        (round(lines[11]["time"] * 1000),)
+    ]
+
+    again = [{**line, "attempt": 1, "time": line["time"] + 1000} for line in lines[8:]]
+    (run / "metrics" / "A-00001.jsonl").write_text("".join(json.dumps(line) + "\n" for line in again[:2]))
+    sync(out, training=True)
+    assert status(out) == ["RUNNING"]
+    (run / "metrics" / "A-00001.jsonl").write_text("".join(json.dumps(line) + "\n" for line in again))
+    (run / "done.json").write_text(done)
+    sync(out)
+    assert status(out) == ["FINISHED"]
+    survived = [*lines[:8], *again]
+    assert history(out, "attempt") == [(line["step"], line["attempt"], round(line["time"] * 1000)) for line in survived]
+    assert len(rows(out, "select run_uuid from runs where name like 'electra-%'")) == 1
+
+
+def test_a_placement_that_changed_is_kept_beside_the_first(out: Path) -> None:
+    sync(out)
+    path = out / "runs" / "electra-4.00e+11-s0" / "run.json"
+    spec = json.loads(path.read_text())
+    path.write_text(json.dumps({**spec, "placement": {"micro_batch": 8, "zero_stage": 1}}))
+    sync(out)
+    assert ("placement.micro_batch", "32") in rows(out, "select key, value from params")
+    assert rows(out, "select value from tags where key = 'now.placement.micro_batch'") == [("8",)]
+
+
+def test_an_evaluation_done_anew_supersedes_the_old_one(out: Path) -> None:
+    sync(out)
+    result = fake_experiment.write_result(out, "electra", 0, "probes", "sentence_order", 1500)
+    fake_experiment.write_results_file(out, [{**result, "protocol": {"name": "other"}}])
+    sync(out)
+    children = "from tags where key = 'electra.kind' and value = 'fine-tuning'"
+    assert rows(out, f"select count(*) {children}") == [(2,)]
+    superseded = rows(out, "select run_uuid from tags where key = 'electra.superseded'")
+    assert len(superseded) == 1
+    assert rows(out, f"select value from metrics where key = 'score' and run_uuid = '{superseded[0][0]}'") == [(0.6,)]
+
+
+def test_a_directory_that_was_moved_keeps_its_history(out: Path, tmp_path: Path) -> None:
+    sync(out)
+    before = everything(out)
+    moved = tmp_path / "moved"
+    out.rename(moved)
+    assert sync(moved).points == 0
+    assert everything(moved) == before
+    assert not out.exists()
+
+
+def test_the_cursor_does_not_outlive_the_store_it_speaks_of(out: Path) -> None:
+    sync(out)
+    uri = f"sqlite:///{out / 'mlflow.db'}"
+    assert len(tracking._load_cursor(out, uri)) == 3
+    (out / "mlflow.db").unlink()
+    assert tracking._load_cursor(out, uri) == {}
+
+
+def test_an_unusable_store_is_said(out: Path) -> None:
+    (out / "mlflow.db").write_bytes(b"this is not a database, it only has its name" * 100)
+    with pytest.raises(PreflightError, match=r"mlflow\.db cannot be used .* not a database"):
+        sync(out)
+
+
+def test_a_missing_experiment_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nowhere does not exist"):
+        sync(tmp_path / "nowhere")
+
+
+def test_predictions_that_are_gone_are_said(out: Path) -> None:
+    next((out / "evaluation" / "predictions").iterdir()).unlink()
+    with pytest.raises(DataError, match=r"electra-4.00e\+11-s0-sentence_order-0.npz is missing"):
+        sync(out)
+
+
+def test_a_dead_server_costs_one_warning(out: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    console, started = Warnings(), time.monotonic()
+    summary = sync(out, tracking_uri=f"http://someone:secret@127.0.0.1:{port}", console=console)
+    assert time.monotonic() - started < 10
+    assert not summary.reachable
+    assert len(console.texts) == 1
+    assert f"http://127.0.0.1:{port} cannot be reached" in console.texts[0]
+    assert "secret" not in console.texts[0] + summary.uri + (out / tracking.CURSOR).read_text()
+
+
+def test_a_server_that_never_answers_costs_seconds(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        console, started = Warnings(), time.monotonic()
+        summary = sync(out, tracking_uri=f"http://127.0.0.1:{silent.getsockname()[1]}", console=console)
+    assert time.monotonic() - started < 10
+    assert not summary.reachable
+    assert len(console.texts) == 1
+
+
+def test_short_time_outs_leave_the_environment_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "77")
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
+    with quick_to_fail():
+        assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77"
+        assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "1"
+    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77"
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
+
+
+def test_names_are_put_into_mlflows_alphabet() -> None:
+    assert metric_name("heldout/mlm_loss") == "heldout/mlm_loss"
+    assert metric_name("f1(macro)") == "f1_macro_"
+    assert metric_name("/loss@x//y") == "loss_x/y"
+
+
+def test_nested_parameters_become_dotted_and_short() -> None:
+    found = flatten({"a": {"b": 1, "c": {"d": [1, 2]}}, "e": "x" * 600})
+    assert found["a.b"] == "1"
+    assert found["a.c.d"] == "[1, 2]"
+    assert len(found["e"]) == 500
+
+
+def test_a_run_before_its_first_line_is_not_mirrored(out: Path) -> None:
+    fake_experiment.write_results_file(out, [])
+    shutil.rmtree(out / "runs" / "electra-4.00e+11-s0" / "metrics")
+    (out / "runs" / "electra-4.00e+11-s0" / "done.json").unlink()
+    assert sync(out).runs == 0
+    assert rows(out, "select count(*) from runs") == [(0,)]
