@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from data_prep.errors import ConfigError, PreflightError
 OBJECT_STORE_BYTES = 128 * 1024**2
 # Unix socket paths may have 107 characters; Ray appends about 65 to its temporary folder.
 _LONGEST_TEMP_DIR = 40
+_REACH_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,8 @@ def session(address: str | None = None, num_cpus: int | None = None) -> Iterator
     if ray.is_initialized():
         yield _describe(address, owned=False)
         return
+    if address is not None:
+        _check_reachable(address)
     temp_dir = _temp_dir() if address is None else None
     try:
         _connect(address, num_cpus, temp_dir)
@@ -79,6 +83,20 @@ def _connect(address: str | None, num_cpus: int | None, temp_dir: str | None) ->
         if address is not None:
             raise PreflightError(f"No Ray cluster answers at cluster.address {address} ({reason}).") from error
         raise PreflightError(f"The embedded Ray did not start ({reason}).") from error
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself would try for minutes; a closed port is found at once. Host names of schemes and "auto" are Ray's."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_REACH_SECONDS).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise PreflightError(
+            f"No Ray cluster answers at cluster.address {address} ({reason}); start it or correct the address."
+        ) from None
 
 
 def _temp_dir() -> str | None:

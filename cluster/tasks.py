@@ -6,7 +6,7 @@ is not, and a duplicated attempt writes the same bytes. Only the payload and the
 It schedules and records; what a unit means, and that its bytes do not depend on when or where it runs, is the caller's.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,9 @@ def _options(num_cpus: float, num_gpus: float, max_retries: int, env: Mapping[st
     return options
 
 
-def _run_pending(work: Work, units: Sequence[Unit], pending: list[int], options: dict[str, Any]) -> Any:
+def _run_pending(
+    work: Work, units: Sequence[Unit], pending: list[int], options: dict[str, Any]
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (index, result) as units finish, keeping a bounded number in flight."""
     import ray
 

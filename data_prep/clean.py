@@ -5,10 +5,11 @@ with a reason: too short, too long, too few letters, too many symbols. Every inp
 Language, repetition and duplicates are judged elsewhere.
 """
 
+import importlib.util
 import re
 from typing import Annotated
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from data_prep.settings import Settings
 
@@ -23,6 +24,13 @@ class CleaningConfig(Settings):
     max_chars: PositiveInt | None = None
     min_letters: Ratio = 0.6  # letters among the characters that are not blank
     max_symbols: Ratio = 0.1  # "#" and ellipses per word, as in Rae et al. 2021 (Gopher)
+
+    @field_validator("repair_encoding")
+    @classmethod
+    def _can_repair(cls, wanted: bool) -> bool:
+        if wanted and importlib.util.find_spec("ftfy") is None:
+            raise ValueError("repair_encoding needs the package ftfy: pip install ftfy")
+        return wanted
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -173,8 +173,10 @@ def _added_document(call: ast.Call) -> Iterator[tuple[str, str]]:
     strings = [node.value for node in ast.walk(call) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     longest = max(strings, key=len, default="")
     if len(longest) >= MIN_DOCSTRING_CHARS and (prose := to_prose(longest)):
-        names = [text for text in strings if text.isidentifier()]
-        yield f"{names[-1] if names else 'added'}@{call.lineno}", prose
+        target = call.args[0] if call.args else None
+        named = [text for text in strings if text.isidentifier()]
+        name = ".".join(named) if named else ast.unparse(target) if isinstance(target, ast.Name | ast.Attribute) else ""
+        yield f"{name}@{call.lineno}", prose
 
 
 def _docstring_prose(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:

@@ -38,9 +38,9 @@ _INLINE = [
     ("<", re.compile(r"<!--.*?-->|</?[a-zA-Z][^<>]*>(?!`)"), " "),
     ("![", re.compile(r"!\[[^\]]*\]\([^)]*\)|!\[[^\]]*\]\[[^\]]*\]"), " "),
     ("[", re.compile(r"\[([^\]]+)\](?:\([^)]*\)|\[[^\]]*\])"), r"\1"),
-    ("`", re.compile(r"`([^`<>]+?)\s*<[^`<>]*>`_{0,2}"), r"\1"),
     ("`", re.compile(r":[\w:+-]+:`~(?:[^`]*\.)?([^`]*)`"), r"\1"),
     ("`", re.compile(r":[\w:+-]+:`!?([^`<]*?)(?:\s*<[^`>]*>)?`"), r"\1"),
+    ("`", re.compile(r"`([^`<>]+?)\s*<[^`<>]*>`_{0,2}"), r"\1"),
     ("]_", re.compile(r"\[(?:\d+|#\w*|[A-Z][\w+]*\d+\w?)\]_+"), ""),
     ("`", re.compile(r"`{1,2}~?([^`]*)`{1,2}_{0,2}"), r"\1"),
     ("*", re.compile(r"\*\*([^*\n]+)\*\*|(?<![\w*])\*([^*\s](?:[^*\n]*[^*\s])?)\*(?![\w*])"), r"\1\2"),
@@ -53,6 +53,7 @@ _INLINE = [
 ]
 _WORD = re.compile(r"[A-Za-z][a-z'’-]*")
 _CODE_CHARACTER = re.compile(r"[=_{}\[\]<>\\|@#$%^~/*+`]|\w\(|\)\.|::|\w\.\w")
+_REFERENCE = re.compile(r"\[\w{1,6}\] ")  # an entry of a list of references
 _LATEX = re.compile(r"\\[a-zA-Z]{2,}")
 
 MIN_WORDS = 4
@@ -75,6 +76,8 @@ def _sentence(raw: str) -> str:
         if needed in text:
             text = pattern.sub(replacement, text)
     text = text.strip(" -–—,;|")
+    if _REFERENCE.match(text):
+        return ""
     words = _WORD.findall(text)
     if len(words) < MIN_WORDS or sum(map(len, words)) < 0.68 * len(text):
         return ""

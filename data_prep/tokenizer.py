@@ -127,7 +127,7 @@ def _train_wordpiece(texts: Sequence[str], config: TokenizerConfig) -> tokenizer
     """
     tokenizer = _wordpiece({}, lowercase=config.lowercase)
     specials = list(BERT_ROLES.values())
-    alphabet = _alphabet(texts, tokenizer.normalizer, min(MAX_ALPHABET, (config.vocab_size - len(specials)) // 24))
+    alphabet = _alphabet(texts, tokenizer.normalizer, _alphabet_size(config.vocab_size - len(specials)))
     trainer = trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
         special_tokens=[*specials, *alphabet, *(f"##{character}" for character in alphabet)],
@@ -137,6 +137,11 @@ def _train_wordpiece(texts: Sequence[str], config: TokenizerConfig) -> tokenizer
     tokenizer.train_from_iterator(texts, trainer=trainer)
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     return _wordpiece(vocabulary, lowercase=config.lowercase)
+
+
+def _alphabet_size(entries: int) -> int:
+    """How many characters a vocabulary can afford, at two entries each: few of many entries, a quarter of very few."""
+    return min(MAX_ALPHABET, max(entries // 24, min(128, entries // 4)))
 
 
 def _alphabet(texts: Iterable[str], normalizer: Any, size: int) -> list[str]:

@@ -61,6 +61,7 @@ def evaluate(
     names = _task_names(suite, config)
     runs = finished_runs(out)
     evaluation = storage.make_folder(out / "evaluation")
+    storage.remove_temporaries(evaluation)
     data = _materialise(_task_data(out, suite, names, glue_dir, config), storage.make_folder(evaluation / "tasks"))
     units = [
         _unit(run, data_path, sha256, suite, task, seed, config.protocol, out)

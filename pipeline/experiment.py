@@ -4,6 +4,7 @@
 specifications. It knows no folder and starts nothing (`pipeline.folder`, `pipeline.stages`), and imports nothing heavy.
 """
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
@@ -57,8 +58,9 @@ class Experiment(Settings):
             )
         return self
 
-    def runs(self, manifest: Manifest) -> list[RunSpec]:
-        """Every arm × budget × seed as a run on the corpus `manifest` describes, smallest budgets first."""
+    def runs(self, manifest: Manifest, corpus_dir: Path | None = None) -> list[RunSpec]:
+        """Every arm × budget × seed as a run on the corpus `manifest` describes, smallest budgets first. With the
+        corpus at hand, the steps of short runs are planned from the rows they will read."""
         from training.run import plan_run
 
         return [
@@ -69,6 +71,7 @@ class Experiment(Settings):
                 manifest=manifest,
                 budget=budget,
                 seed=self.seed + repeat,
+                corpus_dir=corpus_dir,
             )
             for budget in self.budgets
             for repeat in range(self.seeds)

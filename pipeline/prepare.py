@@ -2,7 +2,8 @@
 
 Every stage is a set of units with commit records, so the same command after any interruption continues, and the result
 is the same bytes whatever happened on the way and however many workers there were. A finished corpus is recognised
-without starting Ray. Holds no data logic of its own: that is `data_prep.units`.
+without starting Ray. On a cluster, sources and corpus folder lie where every node sees them. Holds no data logic of its
+own: that is `data_prep.units`.
 """
 
 from collections import Counter
@@ -20,8 +21,6 @@ from data_prep.errors import DataError
 from data_prep.manifest import Manifest
 from data_prep.plan import Plan, PlannedUnit, obtain_plan
 from data_prep.settings import fingerprint
-
-_WORKER_ENV = {"TOKENIZERS_PARALLELISM": "false", "WDS_SECURE": "1"}
 
 
 class ConsoleLike(Protocol):
@@ -173,7 +172,7 @@ class _Work:
     def _run(self, stage: str, work: Callable[[Any], dict[str, Any]], units: list[Unit]) -> list[dict[str, Any]]:
         self._ensure_ray(units)
         if self.console is None:
-            return run_units(work, units, env=_WORKER_ENV, intact=self._intact)
+            return run_units(work, units, intact=self._intact)
         with self.console.stage(f"prepare {stage}", total=len(units), unit="units") as progress:
             totals: Counter[str] = Counter()
 
@@ -181,7 +180,7 @@ class _Work:
                 totals.update(_figures(result))
                 progress.advance(1, **totals)
 
-            return run_units(work, units, env=_WORKER_ENV, intact=self._intact, on_record=on_record)
+            return run_units(work, units, intact=self._intact, on_record=on_record)
 
     def _ensure_ray(self, units: list[Unit]) -> None:
         """Start Ray if a unit is left to run; a session inside a session is the same one, so this may repeat."""

@@ -37,6 +37,7 @@ def road(place: Place) -> Result:
         [[r["arm"], f"{r['budget']:.2e}", r["steps"], _sci(r["flops"]), r["seed"], _score(r["mean"])] for r in rows],
     )
     console.say(next_commands(place.folder.path))
+    console.say("" if place.ray_running else "Everything was done already; nothing was run again.")
     return {"stages": results, "summary": rows}
 
 
@@ -77,8 +78,7 @@ Look further:
   from transformers import AutoModelForPreTraining, AutoTokenizer
   tokenizer = AutoTokenizer.from_pretrained("{shown(out / "export" / "discriminator")}")
   model = AutoModelForPreTraining.from_pretrained("{shown(out / "export" / "discriminator")}")
-
-The same command again resumes, or finds everything done."""
+"""
 
 
 def _sci(value: float) -> str:

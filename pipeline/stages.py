@@ -137,7 +137,7 @@ def train(place: Place) -> Result:
     from cluster.trainer import train_runs
 
     folder = place.folder
-    specs = place.experiment.runs(manifests.load(folder.corpus))
+    specs = place.experiment.runs(manifests.load(folder.corpus), folder.corpus)
     finished = [spec for spec in specs if _is_done(folder, spec)]
     result = {"runs": [spec.name for spec in specs], "trained": len(specs) - len(finished)}
     if len(finished) == len(specs):

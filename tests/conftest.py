@@ -1,5 +1,6 @@
-"""What tests share: a quiet, offline, single-threaded process; one embedded Ray; and one tiny experiment, run for real."""
+"""What tests share: a quiet, offline, single-threaded process; one embedded Ray; one tiny experiment, run for real."""
 
+import json
 import os
 import subprocess
 import sys
@@ -65,8 +66,6 @@ PLACES = ["near the old house", "before the long night", "under a grey roof", "b
 
 def write_documents(path: Path, documents: int = 240) -> None:
     """Sentences about three topics, one JSON object a line; the same text every time."""
-    import json
-
     lines = []
     for d in range(documents):
         topic = list(TOPICS)[d % len(TOPICS)]

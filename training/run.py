@@ -1,16 +1,35 @@
-"""From a budget to a run: steps, warm-up and the exact mean cost of a step, decided once, before training.
+"""From a budget to a run: steps, warm-up and the mean cost of a step, decided once, before training.
 
-A budget is model FLOPs. The manifest's totals make the mean cost of a step over the corpus exact, so steps follow by
-one division; afterwards the ledger measures and never steers.
+A budget is model FLOPs. The manifest's totals make the mean cost of a row over the corpus exact, so steps follow by
+one division. A short run sees only a sample of the corpus, whose mean strays by a percent or more; the order is known
+beforehand, so where the corpus is at hand, runs of at most `EXACT_ROWS` rows are planned from the rows they will read
+(for longer ones the sampling error is below a tenth of a percent). Afterwards the ledger measures and never steers.
 """
 
+from pathlib import Path
+
 import numpy as np
+from numpy.typing import NDArray
 
 from data_prep.errors import ConfigError
 from data_prep.manifest import Manifest
+from data_prep.order import Order
+from data_prep.rows import fragment_lengths, structure
+from data_prep.shards import RowReader
 from training.flops import Counts, train_flops
 from training.masking import mask_counts
-from training.settings import ArmConfig, BertArm, Identity, ModelConfig, Placement, RunSpec, TrainingConfig
+from training.settings import (
+    ArmConfig,
+    BertArm,
+    EncoderConfig,
+    Identity,
+    ModelConfig,
+    Placement,
+    RunSpec,
+    TrainingConfig,
+)
+
+EXACT_ROWS = 1 << 18
 
 
 def mean_counts(manifest: Manifest, arm: ArmConfig) -> Counts:
@@ -24,15 +43,55 @@ def mean_counts(manifest: Manifest, arm: ArmConfig) -> Counts:
     return Counts(tokens=train.tokens, squares=train.sum_L2, masked=masked, pairs=pairs).scaled(1 / train.rows)
 
 
+def step_costs(
+    arm: ArmConfig,
+    encoder: EncoderConfig,
+    manifest: Manifest,
+    corpus_dir: Path,
+    global_batch: int,
+    steps: int,
+    seed: int,
+) -> NDArray[np.float64]:
+    """Model FLOPs of each of the first `steps` steps of the stream, from the rows they will read."""
+    reader = RowReader(corpus_dir, "train", manifest)
+    order = Order(reader.n_rows, seed)
+    slots = arm.max_predictions(manifest.seq_len)
+    costs = np.empty(steps)
+    for step in range(steps):
+        _, rows = order.locate(np.arange(step * global_batch, (step + 1) * global_batch, dtype=np.int64))
+        shape = structure(reader.rows(rows), manifest.special)
+        pairs = int((shape.types.max(axis=1) == 1).sum()) if isinstance(arm, BertArm) else 0
+        counts = Counts(
+            tokens=int(shape.lengths.sum()),
+            squares=int((fragment_lengths(shape.fragment) ** 2).sum()),
+            masked=int(mask_counts(shape.lengths, arm.mask_prob, slots).sum()),
+            pairs=pairs,
+        )
+        costs[step] = train_flops(arm, encoder, counts)
+    return costs
+
+
 def plan_run(
-    *, arm: ArmConfig, model: ModelConfig, training: TrainingConfig, manifest: Manifest, budget: float, seed: int
+    *,
+    arm: ArmConfig,
+    model: ModelConfig,
+    training: TrainingConfig,
+    manifest: Manifest,
+    budget: float,
+    seed: int,
+    corpus_dir: Path | None = None,
 ) -> RunSpec:
-    """The run of an arm at a budget of model FLOPs. ConfigError where the budget does not pay for one step, or where
-    the arm cannot use the corpus."""
+    """The run of an arm at a budget of model FLOPs; exact for short runs where `corpus_dir` is given. ConfigError where
+    the budget does not pay for one step, or where the arm cannot use the corpus."""
     _check(arm, model, manifest)
     encoder = model.encoder(manifest.vocab_size)
     flops_per_step = training.global_batch * train_flops(arm, encoder, mean_counts(manifest, arm))
     steps = round(budget / flops_per_step)
+    horizon = steps + 2 + steps // 4
+    if corpus_dir is not None and horizon * training.global_batch <= EXACT_ROWS:
+        spent = np.cumsum(step_costs(arm, encoder, manifest, corpus_dir, training.global_batch, horizon, seed))
+        steps = int(np.abs(spent - budget).argmin()) + 1 if spent[0] < 2 * budget else 0
+        flops_per_step = float(spent[steps - 1] / steps) if steps else float(spent[0])
     if steps < 1:
         raise ConfigError(
             f"budgets: {budget:.3g} model FLOPs do not pay for one step of arm {arm.label!r} ({flops_per_step:.3g}); "

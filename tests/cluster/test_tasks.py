@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from cluster import tasks
-from cluster.session import SessionInfo
 from cluster.tasks import Unit, committed, run_units
 from data_prep.errors import DataError, PreflightError
 
@@ -50,7 +49,12 @@ def defect(payload: dict[str, Any]) -> dict[str, Any]:
 
 def make_units(folder: Path, count: int, identity: str = "1") -> list[Unit]:
     return [
-        Unit(name=f"unit {n}", payload={"n": n, "folder": str(folder)}, record=folder / "parts" / f"{n}.json", identity=identity)
+        Unit(
+            name=f"unit {n}",
+            payload={"n": n, "folder": str(folder)},
+            record=folder / "parts" / f"{n}.json",
+            identity=identity,
+        )
         for n in range(count)
     ]
 
@@ -124,9 +128,7 @@ def test_environment_reaches_the_workers(tmp_path: Path) -> None:
     assert [result["variable"] for result in results] == ["here", "here"]
 
 
-def test_many_units_keep_a_bounded_number_in_flight(
-    tmp_path: Path, ray_session: SessionInfo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_units_keep_a_bounded_number_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
     most = 0
@@ -139,4 +141,4 @@ def test_many_units_keep_a_bounded_number_in_flight(
 
     monkeypatch.setattr(ray, "wait", counting)
     run_units(square, make_units(tmp_path, 20))
-    assert most == tasks.IN_FLIGHT_PER_SLOT * ray_session.num_cpus
+    assert most == tasks.IN_FLIGHT_PER_SLOT * ray.cluster_resources()["CPU"]

@@ -68,7 +68,7 @@ def test_two_workers_give_the_losses_and_norms_of_one(corpus: Path, tmp_path: Pa
                 )
         done = json.loads((tmp_path / "2" / spec.name / "done.json").read_text())
         assert done["world_size"] == 2 and done["step"] == spec.steps
-        objective, found = load_objective(tmp_path / "2" / spec.name / "checkpoints" / done["checkpoint"])
+        _, found = load_objective(tmp_path / "2" / spec.name / "checkpoints" / done["checkpoint"])
         assert len(found.manifest["parts"]) == 2
         assert (spec.name, spec.steps) in seen
 

@@ -28,7 +28,9 @@ def test_repairs(raw: str, repaired: str) -> None:
 def test_any_string_comes_out_encodable_without_controls_and_stays_as_it_is() -> None:
     rng = random.Random(0)
     for _ in range(300):
-        raw = "".join(chr(rng.choice([rng.randrange(0x20), rng.randrange(0x300), rng.randrange(0x110000)])) for _ in range(40))
+        raw = "".join(
+            chr(rng.choice([rng.randrange(0x20), rng.randrange(0x300), rng.randrange(0x110000)])) for _ in range(40)
+        )
         text = repair(raw)
         text.encode()
         assert not any(unicodedata.category(character) == "Cc" and character != "\n" for character in text)
@@ -36,6 +38,7 @@ def test_any_string_comes_out_encodable_without_controls_and_stays_as_it_is() ->
 
 
 def test_mojibake_is_repaired_on_request_only() -> None:
+    pytest.importorskip("ftfy")
     mojibake = "âœ” It doesnâ€™t work"
     assert repair(mojibake, fix_encoding=True) == "✔ It doesn't work"
     assert repair(mojibake) == mojibake

@@ -51,12 +51,14 @@ def test_one_document_a_module_a_function_a_class() -> None:
             "The first method is explained here in a sentence that is long enough.\n\n"
             "The second method lives in an inner class and is explained as well."
         ),
-        "pkg.sub.mod:compiled@21": "The docstring of a compiled function is attached by a call like this one.",
+        "pkg.sub.mod:package.compiled@21": "The docstring of a compiled function is attached by a call like this one.",
     }
 
 
 def test_a_package_is_named_by_its_folder() -> None:
-    assert list(read('"""The package says what it is for in this docstring, at length."""', "pkg/__init__.py")) == ["pkg:__doc__"]
+    assert list(read('"""The package says what it is for in this docstring, at length."""', "pkg/__init__.py")) == [
+        "pkg:__doc__"
+    ]
 
 
 def test_long_classes_are_cut_between_methods() -> None:
@@ -75,7 +77,8 @@ def test_what_is_not_python_is_a_value_error(content: bytes) -> None:
 
 
 def test_descriptions_follow_the_headers() -> None:
-    metadata = b"Metadata-Version: 2.1\nName: Some-Thing\n\n# Some thing\n\nA description that is written for people to read.\n"
+    body = b"# Some thing\n\nA description that is written for people to read.\n"
+    metadata = b"Metadata-Version: 2.1\nName: Some-Thing\n\n" + body
     found = list(installed_docs.documents("descriptions", "descriptions/some-thing", metadata))
     assert found == [("descriptions/some-thing", "some-thing", "A description that is written for people to read.")]
 
@@ -88,15 +91,20 @@ def test_the_standard_library_gives_real_prose_and_no_tests() -> None:
     assert not [name for name in names if "/test/" in name or "site-packages" in name]
     textwrap = next(file for file in files if file.name == "stdlib/textwrap.py")
     documents = {
-        identifier: prose for identifier, _, prose in installed_docs.documents("stdlib", textwrap.name, textwrap.path.read_bytes())
+        identifier: prose
+        for identifier, _, prose in installed_docs.documents("stdlib", textwrap.name, textwrap.path.read_bytes())
     }
-    assert documents["stdlib.textwrap:dedent"].startswith("Remove any common leading whitespace from every line in text")
+    assert documents["stdlib.textwrap:dedent"].startswith(
+        "Remove any common leading whitespace from every line in text"
+    )
     assert ">>>" not in "".join(documents.values())
 
 
 def test_any_prefix_holds_packages_in_proportion() -> None:
     files = installed_docs.list_files(("numpy", "networkx"))
-    sizes = {package: sum(f.path.stat().st_size for f in files if f.package == package) for package in ("numpy", "networkx")}
+    sizes = {
+        package: sum(f.path.stat().st_size for f in files if f.package == package) for package in ("numpy", "networkx")
+    }
     for share in (0.25, 0.5, 0.75):
         total, seen = 0.0, {"numpy": 0, "networkx": 0}
         for file in files:

@@ -55,7 +55,9 @@ def test_sentences(text: str, sentences: list[str]) -> None:
 def test_sentences_join_to_the_text() -> None:
     rng = random.Random(0)
     for _ in range(500):
-        text = "".join(rng.choice(["a", "B", ". ", "! ", "\n", "\n\n", '"', " ", "e.g. ", "3"]) for _ in range(40)) + "x"
+        text = (
+            "".join(rng.choice(["a", "B", ". ", "! ", "\n", "\n\n", '"', " ", "e.g. ", "3"]) for _ in range(40)) + "x"
+        )
         assert "".join(split_sentences(text)) == text
 
 
@@ -96,7 +98,7 @@ def test_two_separators_stand_between_the_segments_of_a_roberta_pair() -> None:
 
 
 def test_full_rows_follow_from_sentences_that_fit_exactly() -> None:
-    """Ten-token sentences, rows of 43: A's target is 20, so A holds 10 or 20 tokens, and below 30 after a carried rest."""
+    """Ten-token sentences, rows of 43: A's target is 20, so A holds 10 or 20 tokens, below 30 after a carried rest."""
     document = [list(range(100 + 10 * i, 110 + 10 * i)) for i in range(40)]
     rows = SegmentPacker(seq_len=43, special=SPECIAL, pair_separators=1, seed=0).add(document, 0)
     full = [row for row in rows[:-1] if len(row) == 43]

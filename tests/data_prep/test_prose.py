@@ -4,11 +4,11 @@ import pytest
 
 from data_prep.prose import to_prose
 
-NUMPY = '''
+NUMPY = """
     Compute the weighted median along an axis.
 
     The data are sorted first; ties are broken
-    by *position*, see :func:`~numpy.lexsort` and [1]_.
+    by *position*, see :ref:`User Guide <guide>`, :func:`~numpy.lexsort` and [1]_.
 
     .. versionadded:: 1.2
         Something about versions that nobody reads.
@@ -51,7 +51,7 @@ NUMPY = '''
     References
     ----------
     .. [1] Somebody, "A paper about medians", 1999.
-    '''
+    """
 
 GOOGLE = """Opens a connection to the server.
 
@@ -100,7 +100,7 @@ import project  # code, not prose at all
 def test_numpy_style() -> None:
     assert to_prose(NUMPY).split("\n\n") == [
         "Compute the weighted median along an axis.",
-        "The data are sorted first; ties are broken by position, see lexsort and.",
+        "The data are sorted first; ties are broken by position, see User Guide, lexsort and.",
         "The values whose median is wanted. NaN is not allowed. Axis along which the median is computed.",
         "An array of medians, one for each slice.",
         "The algorithm takes linear time on average.",
@@ -135,12 +135,19 @@ def test_markdown() -> None:
 
 @pytest.mark.parametrize(
     "markup",
-    ["", "   \n ", "x = 1\ny = f(x)\n", ">>> print(1)\n1\n", "====  ====\na     b\n====  ====\n1     2\n====  ====", "Alias."],
+    [
+        "",
+        "   \n ",
+        "x = 1\ny = f(x)\n",
+        ">>> print(1)\n1\n",
+        "====  ====\na     b\n====  ====\n1     2\n====  ====",
+        "Alias.",
+    ],
 )
 def test_what_is_not_prose_gives_nothing(markup: str) -> None:
     assert to_prose(markup) == ""
 
 
 def test_literal_blocks_are_code_whatever_they_say() -> None:
-    text = "This is how the configuration file looks like::\n\n    these are words that are not meant as prose\n\nAnd so it ends here."
-    assert to_prose(text) == "This is how the configuration file looks like.\n\nAnd so it ends here."
+    text = "This is how the file looks like::\n\n    these words are not meant as prose at all\n\nAnd so it ends here."
+    assert to_prose(text) == "This is how the file looks like.\n\nAnd so it ends here."

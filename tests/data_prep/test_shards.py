@@ -87,7 +87,12 @@ def test_reader_gathers_any_rows_in_any_order(tmp_path: Path, vocab_size: int) -
     reader = RowReader(tmp_path, "train", manifests.load(tmp_path))
     assert len(reader) == 333
     assert [shard.rows for shard in manifest.train.shards] == [128, 38, 128, 39]
-    for indices in (np.arange(333), np.random.default_rng(1).integers(0, 333, 1000), np.array([332]), np.array([], int)):
+    for indices in (
+        np.arange(333),
+        np.random.default_rng(1).integers(0, 333, 1000),
+        np.array([332]),
+        np.array([], int),
+    ):
         read = reader.rows(indices)
         assert read.dtype == row_dtype(vocab_size) and read.shape == (len(indices), 24)
         assert np.array_equal(read, rows[indices])

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import itertools
 import json
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def test_a_record_belongs_to_the_range_its_first_byte_lies_in(tmp_path: Path, pi
     whole = list(read_files(jsonl(path), [file]))
     parts = [
         record
-        for start, stop in zip(edges, edges[1:], strict=False)
+        for start, stop in itertools.pairwise(edges)
         for record in (read_range(jsonl(path), file, start, stop) if stop > start else ())
     ]
     assert parts == whole
@@ -58,7 +59,9 @@ def test_a_record_belongs_to_the_range_its_first_byte_lies_in(tmp_path: Path, pi
 def test_archives_of_several_members_are_read_to_their_end(tmp_path: Path, suffix: str) -> None:
     halves = [encoded(TEXTS[:3]), encoded(TEXTS[3:])]
     codec = pa.Codec("zstd")
-    compress = {"gz": gzip.compress, "bz2": bz2.compress, "zst": lambda data: codec.compress(data, asbytes=True)}[suffix]
+    compress = {"gz": gzip.compress, "bz2": bz2.compress, "zst": lambda data: codec.compress(data, asbytes=True)}[
+        suffix
+    ]
     path = tmp_path / f"a.jsonl.{suffix}"
     path.write_bytes(b"".join(compress(half) for half in halves))
     assert texts(list(read_files(jsonl(path), input_files(jsonl(path))))) == TEXTS
@@ -84,7 +87,16 @@ def test_bad_records_are_rejections_with_a_reason(tmp_path: Path) -> None:
     records = list(read_files(jsonl(path), input_files(jsonl(path))))
     assert texts(records) == ["good", "\ud800"]
     assert sorted(reasons(records)) == sorted(
-        ["bad_json", "no_text_field", "no_text_field", "no_text_field", "no_text_field", "not_utf8", "bad_json", "bad_json"]
+        [
+            "bad_json",
+            "no_text_field",
+            "no_text_field",
+            "no_text_field",
+            "no_text_field",
+            "not_utf8",
+            "bad_json",
+            "bad_json",
+        ]
     )
 
 
@@ -122,7 +134,12 @@ def test_globs_are_sorted_and_names_do_not_depend_on_the_place(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("pattern", "message"),
-    [("none.jsonl", "does not exist"), ("*.none", "matches no file"), ("", "is a folder"), ("s3://x", "not a local path")],
+    [
+        ("none.jsonl", "does not exist"),
+        ("*.none", "matches no file"),
+        ("", "is a folder"),
+        ("s3://x", "not a local path"),
+    ],
 )
 def test_missing_input_is_one_clear_sentence(tmp_path: Path, pattern: str, message: str) -> None:
     path = pattern if "://" in pattern else str(tmp_path / pattern)

@@ -18,9 +18,18 @@ ROOT = Path(__file__).resolve().parents[2]
 WORDPIECE = TokenizerConfig(vocab_size=1500, sample_bytes=400_000)
 BPE = TokenizerConfig(kind="bpe", vocab_size=1500, lowercase=False, sample_bytes=400_000)
 ODD = [
-    "Literal [MASK] and [SEP], [CLS]x[PAD] too", "<mask> </s><s> <pad> <unk>", "naïve Café — “quoted” … ﬁ ß İ", "a" * 99,
-    "a" * 150, "日本語 한국어 עברית", "x\u200by z\u0301", "  spaces \n\n and\ttabs ", "🙂 👩‍👩‍👧", "don't I'll 3.14 1,000", "",
-]  # fmt: skip
+    "Literal [MASK] and [SEP], [CLS]x[PAD] too",
+    "<mask> </s><s> <pad> <unk>",
+    "naïve Café — “quoted” … ﬁ ß İ",
+    "a" * 99,
+    "a" * 150,
+    "日本語 한국어 עברית",
+    "x\u200by z\u0301",
+    "  spaces \n\n and\ttabs ",
+    "🙂 👩\u200d👩\u200d👧",
+    "don't I'll 3.14 1,000",
+    "",
+]
 
 
 def corpus() -> list[str]:
@@ -48,7 +57,9 @@ def bpe(texts: list[str]) -> Tokenizer:
 
 
 @pytest.mark.parametrize("config", [WORDPIECE, BPE], ids=["wordpiece", "bpe"])
-def test_training_does_not_depend_on_order_threads_or_process(texts: list[str], config: TokenizerConfig, tmp_path: Path) -> None:
+def test_training_does_not_depend_on_order_threads_or_process(
+    texts: list[str], config: TokenizerConfig, tmp_path: Path
+) -> None:
     shuffled = texts[:]
     random.Random(1).shuffle(shuffled)
     here = tokenizer.train(texts, config).save(tmp_path / "a")
@@ -57,8 +68,8 @@ def test_training_does_not_depend_on_order_threads_or_process(texts: list[str], 
     sample.write_text(json.dumps(texts))
     program = (
         "import json, sys; from pathlib import Path; from data_prep import tokenizer as t;"
-        "texts, config, out = sys.argv[1:];"
-        "print(t.train(json.loads(Path(texts).read_text()), t.TokenizerConfig.model_validate_json(config)).save(Path(out)))"
+        "texts, config, out = json.loads(Path(sys.argv[1]).read_text()), sys.argv[2], Path(sys.argv[3]);"
+        "print(t.train(texts, t.TokenizerConfig.model_validate_json(config)).save(out))"
     )
     there = subprocess.run(
         [sys.executable, "-c", program, str(sample), config.model_dump_json(), str(out)],
@@ -105,7 +116,9 @@ def test_text_never_becomes_a_special_token(kind: str, request: pytest.FixtureRe
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
-def test_transformers_load_it_and_agree(kind: str, request: pytest.FixtureRequest, texts: list[str], tmp_path: Path) -> None:
+def test_transformers_load_it_and_agree(
+    kind: str, request: pytest.FixtureRequest, texts: list[str], tmp_path: Path
+) -> None:
     from transformers import AutoTokenizer
 
     made: Tokenizer = request.getfixturevalue(kind)

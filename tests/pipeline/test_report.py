@@ -13,9 +13,7 @@ import pytest
 from sklearn.metrics import matthews_corrcoef
 
 from data_prep.errors import DataError
-from pipeline import analysis, figures, gather, report, wording
-from pipeline.analysis import ArmMultiplier, Difference, Figure
-from pipeline.statistics import Multiplier
+from pipeline import analysis, figures, gather, report
 from tests.pipeline import fake_experiment
 
 
@@ -243,6 +241,12 @@ def test_text_from_outside_is_escaped(out: Path, undrawn: None) -> None:
     assert "&lt;b&gt;&amp;amp;: score" in (out / "report" / "report.html").read_text()
 
 
+def test_the_summary_names_no_winner_with_one_seed(written: Path) -> None:
+    text = page_of(written).text
+    assert "no arm is declared better here" in text
+    assert not re.search(r"\b(winner|wins|outperform|best arm|better than|superior)\b", text)
+
+
 # --- matching ---------------------------------------------------------------------------------------------------------
 
 
@@ -353,84 +357,3 @@ def test_a_torn_result_line_is_named(out: Path) -> None:
         file.write('{"run": "ele')
     with pytest.raises(DataError, match=r"results\.jsonl:19: not a JSON line"):
         report.write(out)
-
-
-# --- words ------------------------------------------------------------------------------------------------------------
-
-
-def difference(low: float, value: float, high: float) -> Difference:
-    return Difference(arm="electra", baseline="bert", budget=1e12, difference=Figure(value=value, low=low, high=high))
-
-
-def test_a_difference_is_resolved_only_when_its_interval_leaves_out_zero() -> None:
-    assert "more than the choice" in wording.reading(difference(0.001, 0.02, 0.04))
-    assert "more than the choice" in wording.reading(difference(-0.04, -0.02, -0.001))
-    assert "within the noise" in wording.reading(difference(-0.001, 0.02, 0.04))
-    assert "within the noise" in wording.reading(difference(0.0, 0.02, 0.04))
-
-
-def test_the_summary_names_no_winner_with_one_seed(written: Path) -> None:
-    contents = gather.read(written)
-    found = analysis.analyse(contents)
-    text = page_of(written).text
-    assert "no arm is declared better here" in text
-    assert not re.search(r"\b(winner|wins|outperform|best arm|better than|superior)\b", text)
-    glue = next(suite for suite in found.suites if suite.name == "glue")
-    assert sum("within the noise of the examples" in sentence for sentence in wording.summary(glue)) == 2
-
-
-def test_an_arm_at_the_level_of_a_constant_answer_is_said(written: Path) -> None:
-    suite = next(s for s in analysis.analyse(gather.read(written)).suites if s.name == "probes")
-    weak = dataclasses.replace(suite.cells[-1], mean=Figure(value=0.3, low=0.28, high=0.32))
-    sentences = wording.summary(dataclasses.replace(suite, cells=[*suite.cells[:-1], weak]))
-    assert "roberta: not distinguishable from a constant answer." in sentences
-
-
-def test_degenerate_fine_tunings_are_counted_in_the_summary(written: Path) -> None:
-    suite = next(s for s in analysis.analyse(gather.read(written)).suites if s.name == "probes")
-    first = dataclasses.replace(suite.cells[0], degenerate=2)
-    sentences = wording.summary(dataclasses.replace(suite, cells=[first, *suite.cells[1:]]))
-    assert any(sentence.startswith("2 of 18 fine-tunings gave one answer") for sentence in sentences)
-
-
-@pytest.mark.parametrize(
-    ("multiplier", "expected"),
-    [
-        (Multiplier(kind="equal", value=4.0, score=0.6, low=2.0, high=8.0), "bert needs 4.00 times the FLOPs"),
-        (Multiplier(kind="equal", value=1.2, score=0.6, low=0.8, high=1.6), "which does not exclude equal need"),
-        (Multiplier(kind="at least", value=3.0, score=0.6, low=2.5), "at least 3.00 times"),
-        (Multiplier(kind="equal", value=1.2, score=0.6), "is not resolved"),
-        (Multiplier(kind="undefined", value=None, score=0.6), "share no score"),
-    ],
-)
-def test_multipliers_in_words(multiplier: Multiplier, expected: str) -> None:
-    sentence = wording.multiplier_sentence(ArmMultiplier(arm="electra", baseline="bert", multiplier=multiplier))
-    assert expected in sentence
-
-
-def test_numbers_in_words() -> None:
-    assert wording.flops_text(4e11) == "4 × 10¹¹"
-    assert wording.flops_text(1e12) == "10¹²"
-    assert wording.flops_text(1.2e12, 4) == "1.200 × 10¹²"
-    assert wording.flops_text(1e12, 4) == "1.000 × 10¹²"
-    assert wording.points(-0.0123) == "−1.2"
-    assert wording.change(0.0004) == "+0.04"
-    assert wording.names(["a", "b", "c"]) == "a, b and c"
-
-
-# --- drawing ----------------------------------------------------------------------------------------------------------
-
-
-def test_labels_that_would_touch_are_moved_apart_as_little_as_needed() -> None:
-    assert figures._spread([0.0, 100.0], 10) == [0.0, 100.0]
-    assert figures._spread([50.0, 52.0], 10) == [46.0, 56.0]
-    assert figures._spread([52.0, 50.0, 51.0], 10) == [61.0, 41.0, 51.0]
-    assert figures._spread([0.0, 9.0, 40.0], 10) == pytest.approx([-0.5, 9.5, 40.0])
-
-
-def test_an_arm_keeps_its_colour_when_others_are_missing(written: Path) -> None:
-    suite = analysis.analyse(gather.read(written)).suites[1]
-    alone = dataclasses.replace(suite, cells=[cell for cell in suite.cells if cell.arm == "roberta"])
-    svg = figures.curve(alone)
-    colour = figures._COLOURS[fake_experiment.ARMS.index("roberta")].lower()
-    assert colour in svg and figures._COLOURS[0].lower() not in svg

@@ -20,7 +20,7 @@ from training.text_batches import bucketed, encode, truncated
 CPU = torch.device("cpu")
 WORDS = [f"word{chr(97 + i)}{chr(97 + j)}" for i in range(6) for j in range(6)]
 TASK = Task(suite="probes", name="toy", metrics=("accuracy",))
-PROTOCOL = Protocol(learning_rate=2e-3, epochs=4, max_length=32)
+PROTOCOL = Protocol(learning_rate=2e-3, epochs=4, batch_size=32, max_length=32)
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +228,7 @@ def test_more_tokens_than_positions_is_a_configuration_error(tokenizer: Tokenize
 
 def test_every_number_of_a_protocol_changes_its_fingerprint() -> None:
     changes: dict[str, object] = {
-        "learning_rate": 1e-3, "epochs": 7, "batch_size": 16, "max_length": 64, "max_train_examples": 10,
+        "learning_rate": 2e-3, "epochs": 7, "batch_size": 32, "max_length": 64, "max_train_examples": 10,
         "warmup_fraction": 0.2, "weight_decay": 0.0, "grad_clip": 2.0, "dropout": 0.0, "head_init": 0.1,
     }  # fmt: skip
     assert set(changes) | {"name"} == set(Protocol.model_fields)

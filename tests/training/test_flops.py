@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from data_prep.errors import ConfigError
 from data_prep.manifest import load
 from data_prep.rows import fragment_lengths, structure
+from data_prep.shards import RowReader
 from tests.training.synthetic import SEQ_LEN, SPECIAL, VOCAB, make_rows, write_corpus
 from training.flops import Counts, executed_counts, network_costs, train_flops
 from training.loader import Loader
@@ -121,8 +123,6 @@ def test_electra_large_costs_what_the_shapes_say() -> None:
 def test_the_planned_mean_is_exact_over_an_epoch(arm: ArmConfig, tmp_path: Path) -> None:
     """Every row once: the sum of the steps' counts is the manifest's mean times the rows."""
     manifest = write_corpus(tmp_path, rows=120)
-    from data_prep.shards import RowReader
-
     objective = build(arm, ENCODER, SPECIAL, seq_len=SEQ_LEN, seed=0, packed=False)
     loader = Loader(
         RowReader(tmp_path, "train", load(tmp_path)), objective, SPECIAL, seed=0, global_batch=24, micro_batch=5
@@ -143,9 +143,20 @@ def test_arms_at_one_budget_plan_equal_flops(tmp_path: Path) -> None:
         assert abs(spec.steps * spec.flops_per_step - 2e9) <= spec.flops_per_step / 2
 
 
-def test_a_budget_below_one_step_is_refused(tmp_path: Path) -> None:
-    from data_prep.errors import ConfigError
+@pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.label)
+def test_short_runs_are_planned_from_the_rows_they_will_read(arm: ArmConfig, tmp_path: Path) -> None:
+    """The ledger's sum over the planned steps is the planned sum, and misses the budget by half a step at most."""
+    manifest = write_corpus(tmp_path, rows=120)
+    training = TrainingConfig(global_batch=7, micro_batch=7)
+    spec = plan_run(arm=arm, model=MODEL, training=training, manifest=manifest, budget=3e8, seed=5, corpus_dir=tmp_path)
+    objective = build(arm, ENCODER, SPECIAL, seq_len=SEQ_LEN, seed=5, packed=False)
+    loader = Loader(RowReader(tmp_path, "train", manifest), objective, SPECIAL, seed=5, global_batch=7, micro_batch=7)
+    costs = [train_flops(arm, ENCODER, step.flop_counts) for step in loader.steps(0, spec.steps)]
+    assert sum(costs) == pytest.approx(spec.steps * spec.flops_per_step, rel=1e-12)
+    assert abs(sum(costs) - 3e8) <= max(costs) / 2
 
+
+def test_a_budget_below_one_step_is_refused(tmp_path: Path) -> None:
     manifest = write_corpus(tmp_path, rows=40)
     training = TrainingConfig(global_batch=8, micro_batch=8)
     with pytest.raises(ConfigError, match="do not pay for one step"):

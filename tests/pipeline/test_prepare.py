@@ -1,0 +1,330 @@
+"""The whole of data preparation: what comes out, resuming, and the same bytes whatever happens on the way."""
+
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from data_prep import manifest as manifests
+from data_prep import tokenizer as tokenizers
+from data_prep.corpus import CorpusConfig
+from data_prep.errors import ConfigError, DataError, PreflightError
+from data_prep.manifest import Manifest
+from data_prep.rows import structure
+from data_prep.shards import RowReader
+from pipeline.prepare import prepare
+
+pytestmark = pytest.mark.multi
+ROOT = Path(__file__).resolve().parents[2]
+NOUNS = ["river", "engine", "teacher", "window", "garden", "letter", "market", "bridge", "lesson", "winter", "village"]
+VERBS = [
+    "follows",
+    "repairs",
+    "describes",
+    "measures",
+    "crosses",
+    "remembers",
+    "finds",
+    "carries",
+    "questions",
+    "paints",
+]
+
+DRIVER = """
+import sys
+from pathlib import Path
+from cluster.session import session
+from data_prep.corpus import CorpusConfig
+from pipeline.prepare import prepare
+
+config, out, cpus = sys.argv[1:]
+with session(num_cpus=int(cpus)):
+    print(prepare(CorpusConfig.model_validate_json(config), Path(out), 0).sha256)
+"""
+
+
+def make_text(rng: random.Random) -> str:
+    """Some 300 to 2,800 characters of sentences."""
+    sentences = [
+        f"The {rng.choice(NOUNS)} {rng.choice(VERBS)} the {rng.choice(NOUNS)} in {rng.randint(1, 999)} days."
+        for _ in range(rng.randint(7, 60))
+    ]
+    return " ".join(sentences)
+
+
+def write_sources(folder: Path, documents: int = 600) -> CorpusConfig:
+    """A plain file of several ranges and an archive, with duplicates, short texts and broken lines among them."""
+    rng = random.Random(0)
+    texts = [make_text(rng) for _ in range(documents)]
+    lines = [json.dumps({"text": text, "kind": f"k{i % 5}"}) for i, text in enumerate(texts)]
+    lines[10:10] = ['{"text": "broken', '{"no": "text"}', json.dumps({"text": "too short"})]
+    lines += [json.dumps({"text": texts[3].upper()}), json.dumps({"text": "  " + texts[7].replace(" ", "  ")})]
+    cut = documents * 3 // 4
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "plain.jsonl").write_text("\n".join(lines[:cut]) + "\n")
+    (folder / "rest.jsonl.gz").write_bytes(gzip.compress(("\n".join(lines[cut:]) + "\n").encode(), mtime=0))
+    return CorpusConfig.model_validate(
+        {
+            "sources": [{"kind": "jsonl", "path": str(folder / "*.jsonl*"), "topic_field": "kind"}],
+            "tokenizer": {"vocab_size": 600, "sample_bytes": 200_000},
+            "layout": "segments",
+            "seq_len": 64,
+            "heldout_fraction": 0.1,
+            "unit_bytes": 70_000,
+            "rows_per_shard": 192,
+        }
+    )
+
+
+def hashes(manifest: Manifest) -> dict[str, str]:
+    return {shard.name: shard.sha256 for split in (manifest.train, manifest.heldout) for shard in split.shards}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> CorpusConfig:
+    return write_sources(tmp_path_factory.mktemp("sources"))
+
+
+@pytest.fixture(scope="module")
+def corpus(config: CorpusConfig, ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("out") / "corpus"
+    prepare(config, out, 0)
+    return out
+
+
+def rows_of(corpus: Path, split: manifests.Split) -> np.ndarray:
+    reader = RowReader(corpus, split, manifests.load(corpus))
+    return np.asarray(reader.rows(np.arange(len(reader))))
+
+
+def test_every_document_is_accounted_for(corpus: Path) -> None:
+    documents = manifests.load(corpus).documents
+    assert documents.documents_in == 605
+    assert documents.rejected == {"bad_json": 1, "duplicate": 2, "no_text_field": 1, "too_short": 1}
+    assert documents.out == documents.train + documents.heldout == 600
+    assert sum(documents.topics.values()) == 600
+    # binomial(600, 0.1): mean 60, standard deviation 7.3
+    assert 30 < documents.heldout < 90
+
+
+def test_the_corpus_has_the_units_shards_and_dtype_that_were_asked_for(corpus: Path) -> None:
+    manifest = manifests.load(corpus)
+    assert manifest.units >= 8
+    assert (manifest.seq_len, manifest.dtype, manifest.layout) == (64, "uint16", "segments")
+    assert manifest.vocab_size == len((corpus / "tokenizer" / "vocab.txt").read_text().splitlines()) <= 600
+    assert manifest.train.rows == sum(shard.rows for shard in manifest.train.shards)
+    assert max(shard.rows for shard in manifest.train.shards) <= 192
+    assert len({shard.unit for shard in manifest.train.shards}) == manifest.units
+    for split in ("train", "heldout"):
+        RowReader(corpus, split, manifest).verify(deep=True)
+
+
+def test_counts_in_the_manifest_are_those_of_the_rows(corpus: Path) -> None:
+    manifest = manifests.load(corpus)
+    rows = rows_of(corpus, "train")
+    shape = structure(rows, manifest.special)
+    lengths = shape.real.sum(axis=1)
+    assert manifest.train.rows == len(rows)
+    assert manifest.train.tokens == manifest.train.sum_L == lengths.sum()
+    assert manifest.train.sum_L2 == (lengths**2).sum()  # one fragment a row
+    assert manifest.train.fragments == len(rows)
+    assert manifest.train.row_lengths == np.bincount(lengths, minlength=65).tolist()
+    assert manifest.train.rows_with_pair == (shape.types.max(axis=1) == 1).sum() > 0.5 * len(rows)
+    assert manifest.train.unk == 0
+
+
+def test_rows_decode_to_the_texts_and_the_splits_share_none(corpus: Path, config: CorpusConfig) -> None:
+    manifest = manifests.load(corpus)
+    made = tokenizers.load(corpus / "tokenizer")
+    heldout = [text for path in sorted((corpus / "heldout_documents").glob("*.parquet")) for text in
+               pq.read_table(path).column("text").to_pylist()]  # fmt: skip
+    assert len(heldout) == manifest.documents.heldout == sum(file.documents for file in manifest.heldout_documents)
+
+    def words(split: manifests.Split) -> list[int]:
+        rows = rows_of(corpus, split).astype(int)
+        return rows[~np.isin(rows, manifest.special.all())].tolist()
+
+    assert words("heldout") == [token for ids in made.encode(heldout) for token in ids]
+    rng = random.Random(0)
+    everything = [make_text(rng) for _ in range(600)]
+    train = [text for text in everything if text not in set(heldout)]
+    assert len(train) == manifest.documents.train
+    assert len(words("train")) == sum(map(len, made.encode(train)))
+
+
+def test_running_again_changes_nothing_and_needs_no_ray(
+    corpus: Path, config: CorpusConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in corpus.rglob("*") if path.is_file()}
+
+    def refuse() -> None:
+        raise AssertionError("Ray was started for a finished corpus")
+
+    said: list[str] = []
+    manifest = prepare(config, corpus, 0, console=Listener(said), start_ray=refuse)
+    assert manifest == manifests.load(corpus)
+    assert {path: path.stat().st_mtime_ns for path in corpus.rglob("*") if path.is_file()} == before
+    assert len(said) == 1 and "is complete" in said[0]
+
+
+class Listener:
+    """Keeps what is said; a finished corpus shows no stage."""
+
+    def __init__(self, said: list[str]) -> None:
+        self.said = said
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def stage(self, name: str, total: float | None = None, unit: str = "") -> Any:
+        raise AssertionError(f"stage {name} ran")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda corpus, shard: (corpus / shard).unlink(),
+        lambda corpus, shard: os.truncate(corpus / shard, 10_240),
+        lambda corpus, shard: (corpus / "train" / "99999-000.tar").write_bytes(b"x"),
+        lambda corpus, shard: (corpus / "manifest.json").write_text("{"),
+        lambda corpus, shard: (corpus / "tokenizer" / "tokenizer.json").unlink(),
+        lambda corpus, shard: [(corpus / name).unlink() for name in ("documents/00001.parquet", "manifest.json")],
+    ],
+    ids=["shard missing", "shard cut", "shard extra", "manifest torn", "tokenizer missing", "documents missing"],
+)
+def test_damage_is_repaired_to_the_same_bytes(
+    corpus: Path, config: CorpusConfig, damage: Callable[[Path, str], Any]
+) -> None:
+    expected = manifests.load(corpus)
+    damage(corpus, expected.train.shards[1].name)
+    (corpus / "train" / "00000-000.tar.tmp-1-ab").write_bytes(b"left by a killed worker")
+    assert prepare(config, corpus, 0) == expected
+    for split in ("train", "heldout"):
+        RowReader(corpus, split, manifests.load(corpus)).verify(deep=True)
+    assert not list(corpus.rglob("*.tmp-*"))
+
+
+def test_another_place_gives_the_same_manifest_bytes(corpus: Path, ray_session: None, tmp_path: Path) -> None:
+    elsewhere = write_sources(tmp_path / "other" / "place")
+    prepare(elsewhere, tmp_path / "corpus", 0)
+    assert (tmp_path / "corpus/manifest.json").read_bytes() == (corpus / "manifest.json").read_bytes()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_packed_rows_of_byte_level_bpe(config: CorpusConfig, tmp_path: Path) -> None:
+    roberta = config.model_copy(
+        update={
+            "layout": "packed",
+            "tokenizer": config.tokenizer.model_copy(update={"kind": "bpe", "lowercase": False}),
+        }
+    )
+    manifest = prepare(roberta, tmp_path, 0)
+    assert manifest.pair_separators == 2 and manifest.train.rows_with_pair == 0
+    assert manifest.train.fragments > manifest.train.rows
+    assert manifest.train.tokens > 0.75 * manifest.train.rows * 64
+    made = tokenizers.load(tmp_path / "tokenizer")
+    assert made.decode(rows_of(tmp_path, "train")[0].tolist()).startswith("<s>The ")
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_an_existing_vocabulary_is_used_as_it_is(config: CorpusConfig, corpus: Path, tmp_path: Path) -> None:
+    vocabulary = corpus / "tokenizer" / "vocab.txt"
+    existing = config.model_copy(update={"tokenizer": config.tokenizer.model_copy(update={"path": str(vocabulary)})})
+    manifest = prepare(existing, tmp_path, 0)
+    assert (tmp_path / "tokenizer" / "vocab.txt").read_bytes() == vocabulary.read_bytes()
+    assert hashes(manifest) == hashes(manifests.load(corpus))
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_max_bytes_caps_the_text_in_corpus_order(config: CorpusConfig, tmp_path: Path) -> None:
+    source = config.sources[0].model_copy(update={"max_bytes": 200_000})
+    documents = prepare(config.model_copy(update={"sources": (source,)}), tmp_path, 0).documents
+    assert 197_000 < documents.text_bytes <= 200_000  # the longest text is 3,000 bytes
+    assert documents.documents_in == 605 == documents.out + sum(documents.rejected.values())
+    assert documents.rejected["over_max_bytes"] > 300
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "empty: no record was found"),
+        ('{"body": "x"}\n' * 3, r"all 3 documents were rejected \(no_text_field 3\)"),
+    ],
+)
+def test_an_empty_corpus_is_a_data_error(config: CorpusConfig, tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "a.jsonl").write_text(content)
+    source = config.sources[0].model_copy(update={"path": str(tmp_path / "a.jsonl")})
+    with pytest.raises(DataError, match=message):
+        prepare(config.model_copy(update={"sources": (source,)}), tmp_path / "out", 0)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_damaged_archive_names_the_file(config: CorpusConfig, tmp_path: Path) -> None:
+    whole = gzip.compress(b'{"text": "a"}\n' * 1000)
+    (tmp_path / "a.jsonl.gz").write_bytes(whole[:-10])
+    source = config.sources[0].model_copy(update={"path": str(tmp_path / "a.jsonl.gz")})
+    with pytest.raises(DataError, match=r"a\.jsonl\.gz is damaged"):
+        prepare(config.model_copy(update={"sources": (source,)}), tmp_path / "out", 0)
+
+
+def test_what_is_wrong_before_any_work_is_one_sentence(config: CorpusConfig, corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PreflightError, match="Cannot write to"):
+        prepare(config, tmp_path / "file" / "corpus", 0)
+    with pytest.raises(ConfigError, match=r"corpus\.seq_len = 64, now it is 32"):
+        prepare(config.model_copy(update={"seq_len": 32}), corpus, 0)
+    missing = config.sources[0].model_copy(update={"path": str(tmp_path / "none.jsonl")})
+    with pytest.raises(DataError, match=r"none\.jsonl does not exist"):
+        prepare(config.model_copy(update={"sources": (missing,)}), tmp_path / "new", 0)
+
+
+def start(config: CorpusConfig, out: Path, cpus: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", DRIVER, config.model_dump_json(), str(out), str(cpus)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_killed_at_several_moments_it_ends_in_the_same_bytes(
+    config: CorpusConfig, corpus: Path, tmp_path: Path
+) -> None:
+    """SIGKILL of the driver in every stage, each time the same command again; then compare with the undisturbed corpus,
+    which was made with another number of workers."""
+    moments = [
+        "documents/00000.json",
+        "documents/00004.json",
+        "parts/tokenizer.json",
+        "parts/00001.json",
+        "parts/00005.json",
+    ]
+    interrupted = 0
+    for moment in moments:
+        driver = start(config, tmp_path, cpus=1)
+        deadline = time.monotonic() + 180
+        while not (tmp_path / moment).exists() and driver.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        interrupted += driver.poll() is None
+        driver.send_signal(signal.SIGKILL)
+        driver.communicate()
+    assert interrupted >= 4
+    driver = start(config, tmp_path, cpus=1)
+    output, _ = driver.communicate(timeout=300)
+    assert driver.returncode == 0
+    expected = manifests.load(corpus)
+    assert output.split()[-1] == expected.sha256
+    assert hashes(manifests.load(tmp_path)) == hashes(expected)
+    for split in ("train", "heldout"):
+        RowReader(tmp_path, split, expected).verify(deep=True)
+    assert not list(tmp_path.rglob("*.tmp-*"))

@@ -1,0 +1,148 @@
+"""The whole road, for real and tiny: what it leaves and says, that it resumes, and that killing it harms nothing."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from data_prep import manifest as manifests
+from pipeline import gather
+from pipeline.quickstart import summary
+from tests.conftest import ROOT, Road, lay_out
+
+pytestmark = [pytest.mark.slow, pytest.mark.multi]
+
+STAGES = ["prepare", "train", "evaluate", "report", "track", "export"]
+RUNS = ["electra-3.00e+08-s0", "bert-3.00e+08-s0", "electra-9.00e+08-s0", "bert-9.00e+08-s0"]
+
+
+def shard_hashes(out: Path) -> dict[str, str]:
+    found = sorted((out / "corpus").glob("*/*.tar"))
+    return {path.relative_to(out).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def events(out: Path) -> list[tuple[str, str]]:
+    lines = (out / "events.jsonl").read_text().splitlines()
+    return [(line["stage"], line["event"]) for line in map(json.loads, lines)]
+
+
+def test_leaves_what_it_promises(road: Road) -> None:
+    assert [run.name for run in gather.read(road.out).finished] == sorted(RUNS, key=RUNS.index)
+    assert len(shard_hashes(road.out)) >= 8  # nine units, most with a shard in both splits
+    for name in ("config.yaml", "mlflow.db", "report/report.html", "report/report.json", "evaluation/results.jsonl"):
+        assert (road.out / name).stat().st_size > 0
+    for kind in ("discriminator", "generator"):
+        assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= {
+            path.name for path in (road.out / "export" / kind).iterdir()
+        }
+    assert events(road.out)[: 2 * len(STAGES)] == [(stage, word) for stage in STAGES for word in ("started", "done")]
+
+
+def test_counted_flops_match_the_budget_and_the_other_arm(road: Road) -> None:
+    """Within max(1 %, half a step of rounding and the difference of a run's rows from the corpus's mean)."""
+    runs = gather.read(road.out).finished
+    for run in runs:
+        assert run.done is not None
+        planned = run.steps * run.flops_per_step
+        assert abs(planned - run.budget) <= run.flops_per_step / 2
+        assert abs(run.done["flops_counted"] - run.budget) <= max(0.01 * run.budget, run.flops_per_step)
+
+
+def test_the_summary_is_the_mean_of_the_tasks_means(road: Road) -> None:
+    results = [json.loads(line) for line in (road.out / "evaluation" / "results.jsonl").read_text().splitlines()]
+    rows = summary(road.out, "probes")
+    assert [row["run"] for row in rows] == RUNS
+    for row in rows:
+        own = {result["task"]: result["score"] for result in results if result["run"] == row["run"]}
+        assert set(own) == {"sentence_order", "source_topic"}
+        assert row["mean"] == pytest.approx(sum(own.values()) / 2)
+    assert all(row["mean"] is None for row in summary(road.out, "glue"))
+
+
+def test_says_times_results_and_where_to_look(road: Road) -> None:
+    text = (road.folder / "quickstart.txt").read_text()
+    for words in (
+        "runs/quickstart/report/report.html",
+        f"ui --backend-store-uri sqlite:///{road.out}/mlflow.db",
+        'AutoModelForPreTraining.from_pretrained("runs/quickstart/export/discriminator")',
+        "largest logit difference from the training model",
+        *STAGES,
+    ):
+        assert words in text
+    assert "\x1b" not in text  # plain lines in a pipe
+
+
+def test_again_finds_everything_done_and_starts_no_ray(road: Road) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (road.out / "runs").rglob("*.safetensors")}
+    shards, report = shard_hashes(road.out), (road.out / "report" / "report.json").read_bytes()
+    done = road.electra("quickstart", "--config", road.config, "--json")
+    assert json.loads(done.stdout)["stages"]["train"]["trained"] == 0
+    assert "Everything was done already" in done.stderr
+    assert "ray: ready" not in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert shard_hashes(road.out) == shards
+    assert (road.out / "report" / "report.json").read_bytes() == report
+
+
+def test_another_experiment_in_the_same_folder_is_refused(road: Road) -> None:
+    done = road.electra("train", road.config, "training.global_batch=8", check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "other values of training.global_batch;" in done.stderr
+
+
+def test_an_altered_corpus_under_finished_runs_is_refused(road: Road, tmp_path: Path) -> None:
+    """Same configuration, other documents: the runs' own record of the corpus gives it away."""
+    copy = lay_out(tmp_path / "copy")
+    copy.out.parent.mkdir()
+    subprocess.run(["cp", "-r", road.out, copy.out], check=True)
+    manifest = manifests.load(copy.out / "corpus")
+    manifests.save(manifest.model_copy(update={"inputs_sha256": "other"}), copy.out / "corpus")
+    done = copy.electra("train", copy.out, check=False)
+    assert done.returncode == 2
+    assert "was trained with another manifest_sha256" in done.stderr
+
+
+def kill_when(road: Road, stage: str, appears: str) -> None:
+    """Start the road and kill its driver, with nothing but SIGKILL, once `stage` began and a file `appears`."""
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "pipeline.cli", "quickstart", "--config", str(road.config)],
+        cwd=road.folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 240
+        while not ((stage, "started") in _events_so_far(road.out) and any(road.out.glob(appears))):
+            assert driver.poll() is None, "the driver ended before it could be killed"
+            assert time.monotonic() < deadline, f"{appears} never appeared"
+            time.sleep(0.05)
+    finally:
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+    assert (stage, "done") not in _events_so_far(road.out)
+
+
+def _events_so_far(out: Path) -> list[tuple[str, str]]:
+    return events(out) if (out / "events.jsonl").exists() else []
+
+
+def test_killed_in_prepare_train_and_evaluate_it_resumes_to_the_same_corpus(road: Road, tmp_path: Path) -> None:
+    killed = lay_out(tmp_path / "killed")
+    (killed.folder / "documents.jsonl").write_bytes((road.folder / "documents.jsonl").read_bytes())
+    kill_when(killed, "prepare", "corpus/documents/0000*.json")
+    kill_when(killed, "train", "runs/*/metrics/A-*.jsonl")
+    kill_when(killed, "evaluate", "evaluation/units/*.json")
+    done = killed.electra("quickstart", "--config", killed.config, "--json")
+    assert shard_hashes(killed.out) == shard_hashes(road.out)
+    assert manifests.load(killed.out / "corpus").sha256 == manifests.load(road.out / "corpus").sha256
+    assert json.loads(done.stdout)["stages"]["evaluate"]["results"] == 8
+    report = json.loads((killed.out / "report" / "report.json").read_text())
+    assert [run["name"] for run in report["runs"] if run["done"]] == RUNS
+    assert not report["missing"]

@@ -1,0 +1,100 @@
+"""What the report says in words, and how figures place their labels."""
+
+import dataclasses
+
+import pytest
+
+from pipeline import analysis, figures, gather, wording
+from pipeline.analysis import ArmMultiplier, Difference, Figure, Suite
+from pipeline.statistics import Multiplier
+from tests.pipeline import fake_experiment
+
+
+@pytest.fixture(scope="module")
+def suites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Suite]:
+    """Both suites of a finished experiment."""
+    folder = tmp_path_factory.mktemp("words") / "out"
+    out = fake_experiment.write(folder, suites=("probes", "glue"), steps_logged=4)
+    return {suite.name: suite for suite in analysis.analyse(gather.read(out)).suites}
+
+
+@pytest.fixture
+def probes(suites: dict[str, Suite]) -> Suite:
+    return suites["probes"]
+
+
+def test_unresolved_differences_are_said_to_be_noise(suites: dict[str, Suite]) -> None:
+    sentences = wording.summary(suites["glue"])
+    assert sum("within the noise of the examples" in sentence for sentence in sentences) == 2
+    assert "At 1.2 × 10¹² model FLOPs, the largest budget," in sentences[0]
+
+
+def test_the_summary_speaks_of_a_budget_where_arms_can_be_compared(probes: Suite) -> None:
+    cells = [cell for cell in probes.cells if cell.budget == 4e11 or cell.arm == "electra"]
+    first = wording.summary(dataclasses.replace(probes, cells=cells))[0]
+    assert first.startswith("At 4 × 10¹¹ model FLOPs, the largest budget that most arms were evaluated at,")
+
+
+def difference(low: float, value: float, high: float) -> Difference:
+    return Difference(arm="electra", baseline="bert", budget=1e12, difference=Figure(value=value, low=low, high=high))
+
+
+def test_a_difference_is_resolved_only_when_its_interval_leaves_out_zero() -> None:
+    assert "more than the choice" in wording.reading(difference(0.001, 0.02, 0.04))
+    assert "more than the choice" in wording.reading(difference(-0.04, -0.02, -0.001))
+    assert "within the noise" in wording.reading(difference(-0.001, 0.02, 0.04))
+    assert "within the noise" in wording.reading(difference(0.0, 0.02, 0.04))
+
+
+def test_an_arm_at_the_level_of_a_constant_answer_is_said(probes: Suite) -> None:
+    weak = dataclasses.replace(probes.cells[-1], mean=Figure(value=0.3, low=0.28, high=0.32))
+    sentences = wording.summary(dataclasses.replace(probes, cells=[*probes.cells[:-1], weak]))
+    assert "roberta: not distinguishable from a constant answer." in sentences
+
+
+def test_degenerate_fine_tunings_are_counted_in_the_summary(probes: Suite) -> None:
+    first = dataclasses.replace(probes.cells[0], degenerate=2)
+    sentences = wording.summary(dataclasses.replace(probes, cells=[first, *probes.cells[1:]]))
+    assert any(sentence.startswith("2 of 18 fine-tunings gave one answer") for sentence in sentences)
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "expected"),
+    [
+        (Multiplier(kind="equal", value=4.0, score=0.6, low=2.0, high=8.0), "bert needs 4.00 times the FLOPs"),
+        (Multiplier(kind="equal", value=1.2, score=0.6, low=0.8, high=1.6), "which does not exclude equal need"),
+        (Multiplier(kind="at least", value=3.0, score=0.6, low=2.5), "at least 3.00 times"),
+        (Multiplier(kind="equal", value=1.2, score=0.6), "is not resolved"),
+        (Multiplier(kind="undefined", value=None, score=0.6), "share no score"),
+    ],
+)
+def test_multipliers_in_words(multiplier: Multiplier, expected: str) -> None:
+    sentence = wording.multiplier_sentence(ArmMultiplier(arm="electra", baseline="bert", multiplier=multiplier))
+    assert expected in sentence
+
+
+def test_numbers_in_words() -> None:
+    assert wording.flops_text(4e11) == "4 × 10¹¹"
+    assert wording.flops_text(1e12) == "10¹²"
+    assert wording.flops_text(1.2e12, 4) == "1.200 × 10¹²"
+    assert wording.flops_text(1e12, 4) == "1.000 × 10¹²"
+    assert wording.points(-0.0123) == "−1.2"
+    assert wording.change(0.0004) == "+0.04"
+    assert wording.names(["a", "b", "c"]) == "a, b and c"
+
+
+# --- drawing ----------------------------------------------------------------------------------------------------------
+
+
+def test_labels_that_would_touch_are_moved_apart_as_little_as_needed() -> None:
+    assert figures._spread([0.0, 100.0], 10) == [0.0, 100.0]
+    assert figures._spread([50.0, 52.0], 10) == [46.0, 56.0]
+    assert figures._spread([52.0, 50.0, 51.0], 10) == [61.0, 41.0, 51.0]
+    assert figures._spread([0.0, 9.0, 40.0], 10) == pytest.approx([-0.5, 9.5, 40.0])
+
+
+def test_an_arm_keeps_its_colour_when_others_are_missing(probes: Suite) -> None:
+    alone = dataclasses.replace(probes, cells=[cell for cell in probes.cells if cell.arm == "roberta"])
+    svg = figures.curve(alone)
+    colour = figures._COLOURS[fake_experiment.ARMS.index("roberta")].lower()
+    assert colour in svg and figures._COLOURS[0].lower() not in svg

@@ -1,0 +1,102 @@
+"""Every command and every piece of Python in the README is run, here, on a tiny experiment.
+
+Commands stand in ```bash blocks, one a line; they run in a directory laid out as a reader's: configs/quickstart.yaml
+(tiny) and runs/quickstart (made by it). What is not run is listed in SKIPPED, and nothing else may go unrun.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Road
+
+README = ROOT / "README.md"
+BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+# A command that begins so is not run: it needs a network, a screen, or serves until it is stopped.
+SKIPPED = ("git clone ", "cd ", "open ", "mlflow ui ", ".venv/bin/mlflow ui ")
+
+
+def blocks(language: str) -> list[str]:
+    return [text for found, text in BLOCK.findall(README.read_text(encoding="utf-8")) if found == language]
+
+
+def commands() -> list[str]:
+    """The command lines, comments and continuations resolved, `&&` taken apart."""
+    lines = "\n".join(blocks("bash")).replace("\\\n", " ").splitlines()
+    whole = [re.sub(r"\s+#.*$", "", line).strip() for line in lines if not line.lstrip().startswith("#")]
+    return [part.strip() for line in whole if line for part in line.split("&&")]
+
+
+def ours(command: str) -> list[str] | None:
+    """The arguments of an `electra` command, or None."""
+    words = shlex.split(command)
+    return words[1:] if Path(words[0]).name == "electra" else None
+
+
+def test_the_readme_has_commands() -> None:
+    assert "make quickstart" in commands()
+    assert any(ours(command) for command in commands())
+
+
+def test_every_command_is_of_a_kind_that_is_tested() -> None:
+    unknown = [
+        command
+        for command in commands()
+        if ours(command) is None and not command.startswith(("make", ".ci/run", *SKIPPED))
+    ]
+    assert not unknown
+
+
+@pytest.mark.parametrize("command", [command for command in commands() if command.startswith("make")])
+def test_make_targets_exist(command: str) -> None:
+    dry = subprocess.run([*shlex.split(command), "-n"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert dry.returncode == 0, dry.stderr
+
+
+def test_ci_script_runs_as_it_stands() -> None:
+    done = subprocess.run(["bash", "-n", ROOT / ".ci" / "run"], check=False)
+    assert done.returncode == 0
+    assert (ROOT / ".ci" / "run").stat().st_mode & 0o100
+
+
+@pytest.mark.slow
+@pytest.mark.multi
+@pytest.mark.parametrize("command", [command for command in commands() if ours(command)])
+def test_electra_commands_end_well(command: str, road: Road, glue: Path) -> None:
+    """As they stand, but for: quickstart takes the tiny configuration, and a GLUE folder is the one at hand."""
+    arguments = ours(command)
+    assert arguments is not None
+    if arguments[0] == "quickstart" and "--config" not in arguments:
+        arguments += ["--config", "configs/quickstart.yaml"]
+    if "--glue-dir" in arguments:
+        arguments[arguments.index("--glue-dir") + 1] = str(glue)
+        arguments.append("evaluation.tasks=[RTE]")
+    road.electra(*arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.multi
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_runs(code: str, road: Road) -> None:
+    done = subprocess.run([sys.executable, "-c", code], cwd=road.folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """RTE in GLUE's own format, a few invented lines of it: the commands are tested here, not the scores."""
+    folder = tmp_path_factory.mktemp("glue")
+    (folder / "RTE").mkdir()
+    for split, n in (("train", 40), ("dev", 24)):
+        lines = [
+            f"{i}\tThe ship is {i} days old.\tThe ship is old.\t{('entailment', 'not_entailment')[i % 2]}"
+            for i in range(n)
+        ]
+        text = "\n".join(["index\tsentence1\tsentence2\tlabel", *lines]) + "\n"
+        (folder / "RTE" / f"{split}.tsv").write_text(text, encoding="utf-8")
+    return folder
