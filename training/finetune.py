@@ -10,7 +10,6 @@ Shape suffixes: B examples, L tokens, D hidden size, C classes.
 
 import time
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from data_prep.errors import ConfigError
 from data_prep.tokenizer import Tokenizer
-from training.encoder import Embeddings, Encoder, Layer, attend, attention_mask, init_weights
+from training.encoder import Embeddings, Encoder, init_weights
 from training.optimizer import parameter_groups
 from training.protocol import Protocol
 from training.settings import EncoderConfig
@@ -61,32 +60,9 @@ class Classifier(nn.Module):
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Logits `[B, C]`."""
         x_BLE = self.embeddings(batch["ids"], batch["positions"], batch["types"])
-        h_BD = first_position(self.encoder, x_BLE, batch["fragment"])
+        h_BD = self.encoder(x_BLE, batch["fragment"], first=True)[:, 0]
         logits: Tensor = self.out(self.dropout(h_BD))
         return logits
-
-
-def first_position(encoder: Encoder, x_BLE: Tensor, fragment_BL: Tensor) -> Tensor:
-    """`encoder(x_BLE, fragment_BL)[:, 0]`, `[B, D]`, for one fragment a row. Of the last layer only what the first
-    position needs is computed: keys and values everywhere, the rest once a row. Three eighths less work at two layers.
-    """
-    mask = attention_mask(fragment_BL, packed=False)
-    x_BLD = x_BLE if encoder.project is None else encoder.project(x_BLE)
-    for layer in encoder.layers[:-1]:
-        x_BLD = layer(x_BLD, mask)
-    last = cast(Layer, encoder.layers[-1])
-    B, L, D = x_BLD.shape
-    first_B1D = x_BLD[:, :1]
-    q_weight, kv_weight = last.qkv.weight.split([D, 2 * D])
-    q_bias, kv_bias = last.qkv.bias.split([D, 2 * D])
-    q = F.linear(first_B1D, q_weight, q_bias).view(B, 1, last.heads, -1).transpose(1, 2)
-    k, v = F.linear(x_BLD, kv_weight, kv_bias).view(B, L, 2, last.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-    dropout = last.attention_dropout if last.training else 0.0
-    mixed_B1D = attend(q, k, v, mask, dropout, last.backend).transpose(1, 2).reshape(B, 1, D)
-    first_B1D = last.attention_norm(first_B1D + last.dropout(last.attention_out(mixed_B1D)))
-    update_B1D = last.ffn_out(F.gelu(last.ffn_in(first_B1D)))
-    out_B1D: Tensor = last.ffn_norm(first_B1D + last.dropout(update_B1D))
-    return out_B1D[:, 0]
 
 
 def finetune(

@@ -11,7 +11,7 @@ from data_prep import tokenizer as tokenizers
 from data_prep.errors import ConfigError
 from data_prep.tokenizer import Tokenizer
 from training.encoder import Embeddings, Encoder
-from training.finetune import Backbone, FineTuned, finetune, first_position, learning_rate
+from training.finetune import Backbone, FineTuned, finetune, learning_rate
 from training.protocol import EvaluationConfig, Protocol
 from training.settings import EncoderConfig
 from training.tasks import Example, Task, TaskData
@@ -149,7 +149,8 @@ def test_first_position_equals_the_whole_encoder(tokenizer: Tokenizer, changes: 
     with torch.no_grad():
         x_BLE = embeddings.eval()(batch["ids"], batch["positions"], batch["types"])
         expected = encoder(x_BLE, batch["fragment"])[:, 0]
-        torch.testing.assert_close(first_position(encoder, x_BLE, batch["fragment"]), expected, atol=2e-6, rtol=1e-5)
+        first = encoder(x_BLE, batch["fragment"], first=True)[:, 0]
+    torch.testing.assert_close(first, expected, atol=2e-6, rtol=1e-5)
     assert expected.shape == (6, config.hidden_size)
 
 
