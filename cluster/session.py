@@ -3,11 +3,13 @@
 The embedded Ray has no dashboard, a small object store (documents and rows never travel through it), its own temporary
 folder and no usage statistics. Only what was started here is ended here: `ray stop`, which ends every Ray of the host,
 is never used. Entering a session inside another one reuses it. When the driver is killed, its Ray follows without help:
-scheduler and workers within about four seconds, two small agent processes within about a minute.
+scheduler and workers within about four seconds, two small agent processes within about a minute; the temporary folder
+it leaves is removed by the next session of the same user.
 Starting nodes on other machines is not done here.
 """
 
 import contextlib
+import fcntl
 import logging
 import os
 import shutil
@@ -15,6 +17,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from data_prep.errors import ConfigError, PreflightError
 
@@ -22,6 +25,9 @@ from data_prep.errors import ConfigError, PreflightError
 OBJECT_STORE_BYTES = 128 * 1024**2
 # Unix socket paths may have 107 characters; Ray appends about 65 to its temporary folder.
 _LONGEST_TEMP_DIR = 40
+_PREFIX = "electra-"
+# In each temporary folder, locked while its session lives: the lock goes with the process, however that ends.
+_LOCK = "session.lock"
 _REACH_SECONDS = 10.0
 
 
@@ -52,14 +58,12 @@ def session(address: str | None = None, num_cpus: int | None = None) -> Iterator
         return
     if address is not None:
         _check_reachable(address)
-    temp_dir = _temp_dir() if address is None else None
-    try:
-        _connect(address, num_cpus, temp_dir)
-        yield _describe(address, owned=address is None)
-    finally:
-        ray.shutdown()
-        if temp_dir is not None:
-            shutil.rmtree(temp_dir, ignore_errors=True)
+    with _temp_dir() if address is None else contextlib.nullcontext() as temp_dir:
+        try:
+            _connect(address, num_cpus, temp_dir)
+            yield _describe(address, owned=address is None)
+        finally:
+            ray.shutdown()
 
 
 def _connect(address: str | None, num_cpus: int | None, temp_dir: str | None) -> None:
@@ -81,7 +85,10 @@ def _connect(address: str | None, num_cpus: int | None, temp_dir: str | None) ->
     except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
         reason = " ".join(str(error).split())
         if address is not None:
-            raise PreflightError(f"No Ray cluster answers at cluster.address {address} ({reason}).") from error
+            raise PreflightError(
+                f"No Ray cluster answers at cluster.address {address} ({reason}); "
+                "where the cluster asks for a token, set RAY_AUTH_MODE=token."
+            ) from error
         raise PreflightError(f"The embedded Ray did not start ({reason}).") from error
 
 
@@ -99,11 +106,36 @@ def _check_reachable(address: str) -> None:
         ) from None
 
 
-def _temp_dir() -> str | None:
+@contextlib.contextmanager
+def _temp_dir() -> Iterator[str | None]:
     """A private folder for Ray's files; None (Ray's own default) where the system's folder has too long a name."""
-    if len(tempfile.gettempdir()) + len("/electra-12345678") > _LONGEST_TEMP_DIR:
-        return None
-    return tempfile.mkdtemp(prefix="electra-")
+    parent = Path(tempfile.gettempdir())
+    if len(f"{parent}/{_PREFIX}12345678") > _LONGEST_TEMP_DIR:
+        yield None
+        return
+    remove_abandoned(parent)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    try:
+        with open(folder / f"{_LOCK}.new", "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            os.rename(lock.name, folder / _LOCK)  # never there unlocked while its session lives
+            yield str(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_abandoned(parent: Path) -> int:
+    """Remove the temporary folders of this user's sessions that were killed; returns how many."""
+    removed = 0
+    for path in parent.glob(f"{_PREFIX}*/{_LOCK}"):
+        with contextlib.suppress(OSError):  # gone meanwhile, or held by a living session
+            if path.parent.is_symlink() or path.parent.stat().st_uid != os.getuid():
+                continue
+            with open(path, "rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path.parent, ignore_errors=True)
+                removed += 1
+    return removed
 
 
 def _describe(address: str | None, *, owned: bool) -> SessionInfo:

@@ -71,8 +71,9 @@ def run_units(
 
     Needs a running Ray session unless everything is committed already. `env` holds environment variables of the worker
     processes. `on_record(unit, result, reused)` is called in the driver as units come in. Errors: an ElectraError
-    raised in a unit is raised here as itself; a worker that keeps dying is a PreflightError; anything else comes out
-    with its remote traceback. After an error the remaining units are cancelled; what was committed stays.
+    raised in a unit is raised here as itself; an OSError there, or a worker that keeps dying, is a PreflightError;
+    anything else comes out with its remote traceback. After an error the remaining units are cancelled; what was
+    committed stays.
     """
     results: dict[int, dict[str, Any]] = {}
     pending: list[int] = []
@@ -144,11 +145,18 @@ def _fetch(reference: Any, unit: Unit, max_retries: int) -> dict[str, Any]:
 
 
 def _execute(work: Work, unit: Unit) -> tuple[dict[str, Any] | None, ElectraError | None]:
-    """In the worker: run, then commit. A user's error travels as a value, so that it arrives as itself."""
+    """In the worker: run, then commit. A user's error travels as a value, so that it arrives as itself; so does what
+    the system refuses, a full disk or a file that may not be read."""
     try:
         result = work(unit.payload)
+        unit.record.parent.mkdir(parents=True, exist_ok=True)
+        storage.write_json(unit.record, {"identity": unit.identity, "result": result})
     except ElectraError as error:
         return None, error
-    unit.record.parent.mkdir(parents=True, exist_ok=True)
-    storage.write_json(unit.record, {"identity": unit.identity, "result": result})
+    except OSError as error:
+        where = error.filename or f"a file of {unit.record.parent}"
+        reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
+        return None, PreflightError(
+            f"{unit.name}: {where} ({reason}); put this right and run again: finished units are kept."
+        )
     return result, None

@@ -5,6 +5,7 @@ newest checkpoint and is skipped when done; Ray Train's own checkpointing is not
 lines on the shared file system. Not here: elasticity, restarts of a failed group.
 """
 
+import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from cluster.config import ClusterConfig
-from data_prep.errors import ElectraError
-from training.metrics import read_metrics
+from data_prep.errors import ElectraError, PreflightError
+from data_prep.integrity import verify
+from data_prep.manifest import load
+from training.metrics import newest_line
 from training.settings import RunSpec
 
 OnProgress = Callable[[RunSpec, dict[str, Any]], None]
@@ -28,7 +31,8 @@ def train_runs(
     """Train every run that is not done. Needs a running Ray (`cluster.session`). `on_progress(spec, line)` is called
     from a thread with each run's newest metric line.
 
-    Raises the worker's own error where it is a user's mistake.
+    Raises the worker's own error where it is a user's mistake; before starting anything, PreflightError where the
+    cluster is too small (Ray would wait for ever) and DataError where a shard is not what the manifest says.
     """
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -36,11 +40,14 @@ def train_runs(
     waiting = [spec for spec in specs if not (runs_dir / spec.name / "done.json").exists()]
     if not waiting:
         return
+    check_resources(config)
+    verify(corpus_dir, load(corpus_dir))
+    storage_path = runs_dir.resolve() / ".ray_train"
     resources = {"CPU": float(config.threads_per_worker)}
     run_options: dict[str, Any] = {
         # a fresh name: Ray Train would otherwise resume from its own snapshot of an earlier group
         "name": f"group-{uuid.uuid4().hex[:12]}",
-        "storage_path": str((runs_dir / ".ray_train").resolve()),
+        "storage_path": str(storage_path),
         "worker_runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(config.threads_per_worker)}},
     }
     trainer = TorchTrainer(
@@ -65,6 +72,22 @@ def train_runs(
             if own is None:
                 raise
             raise own from None
+        finally:
+            shutil.rmtree(storage_path, ignore_errors=True)  # Ray Train's own bookkeeping; nothing of ours is in it
+
+
+def check_resources(config: ClusterConfig) -> None:
+    """PreflightError where the running Ray does not have what the worker group asks for."""
+    import ray
+
+    present = ray.cluster_resources()
+    wanted = {"CPU": config.num_workers * config.threads_per_worker, "GPU": config.num_workers * config.use_gpu}
+    for kind, amount in wanted.items():
+        if amount > present.get(kind, 0):
+            raise PreflightError(
+                f"cluster.num_workers: {config.num_workers} workers need {amount} {kind}s and Ray has "
+                f"{present.get(kind, 0):g}; lower num_workers or threads_per_worker, or use a larger cluster"
+            )
 
 
 def _worker(config: dict[str, Any]) -> None:
@@ -87,7 +110,14 @@ def _worker(config: dict[str, Any]) -> None:
 
     for payload in config["specs"]:
         spec = RunSpec.model_validate(payload)
-        train(spec, Path(config["corpus_dir"]), Path(config["runs_dir"]) / spec.name, device)
+        run_dir = Path(config["runs_dir"]) / spec.name
+        try:
+            train(spec, Path(config["corpus_dir"]), run_dir, device)
+        except OSError as error:
+            place = error.filename or run_dir
+            raise PreflightError(
+                f"{place}: {error.strerror or error}; free the space or correct the permissions"
+            ) from None
 
 
 def _user_error(error: BaseException) -> ElectraError | None:
@@ -110,24 +140,35 @@ def _user_error(error: BaseException) -> ElectraError | None:
 
 @contextmanager
 def _following(specs: Sequence[RunSpec], runs_dir: Path, on_progress: OnProgress) -> Iterator[None]:
+    """Call `on_progress` from a thread while the block runs. An error in it stops the following, not the training, and
+    is raised at the end."""
     stop = threading.Event()
+    failures: list[Exception] = []
+
+    def poll_until_stopped() -> None:
+        try:
+            poll()
+        except Exception as error:
+            failures.append(error)
 
     def poll() -> None:
         seen: dict[str, int] = {}
         while True:
             ending = stop.wait(POLL_SECONDS)
             for spec in specs:
-                lines = read_metrics(runs_dir / spec.name)
-                if lines and lines[-1]["step"] != seen.get(spec.name):
-                    seen[spec.name] = lines[-1]["step"]
-                    on_progress(spec, lines[-1])
+                line = newest_line(runs_dir / spec.name)
+                if line is not None and line["step"] != seen.get(spec.name):
+                    seen[spec.name] = line["step"]
+                    on_progress(spec, line)
             if ending:
                 return
 
-    thread = threading.Thread(target=poll, name="metrics-follower", daemon=True)
+    thread = threading.Thread(target=poll_until_stopped, name="metrics-follower", daemon=True)
     thread.start()
     try:
         yield
     finally:
         stop.set()
         thread.join()
+    if failures:
+        raise failures[0]

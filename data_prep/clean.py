@@ -36,7 +36,7 @@ class CleaningConfig(Settings):
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LINE_END = re.compile(r"\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\ufeff]")
-_BLANKS = re.compile(r"[ \t\u00a0\u2000-\u200a\u202f\u3000]+")
+_BLANKS = re.compile(r"[ \t\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]+")
 _BESIDE_LINE_END = re.compile(r" ?\n ?")
 _PARAGRAPH = re.compile(r"\n{3,}")
 _SYMBOL = re.compile(r"#|\.\.\.|…")

@@ -15,7 +15,7 @@ from data_prep.sources import Source
 from data_prep.tokenizer import TokenizerConfig
 
 # Raised when the same settings come to mean other rows, so that records of older code are not taken for current ones.
-RECIPE = 1
+RECIPE = 2
 
 
 class CorpusConfig(Settings):
@@ -27,7 +27,7 @@ class CorpusConfig(Settings):
     tokenizer: TokenizerConfig = TokenizerConfig()
     layout: Layout = "segments"
     seq_len: Annotated[int, Field(ge=8, le=65_536)] = 128
-    heldout_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.01  # of the documents, by a hash of their text
+    heldout_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01  # of the documents, by a hash of their text
     unit_bytes: Annotated[int, Field(ge=1_000)] = 64_000_000  # input bytes a unit; a whole file where it cannot be cut
     rows_per_shard: Annotated[int, Field(ge=64)] = 65_536
 

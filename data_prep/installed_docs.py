@@ -20,6 +20,7 @@ from data_prep.prose import to_prose
 
 STDLIB = "stdlib"
 DESCRIPTIONS = "descriptions"
+OWN = "electra-pretraining"  # this program's own description, which would talk of the corpus it stands in
 
 # Chosen by measurement: much prose a byte of source, and few near-identical docstrings (which rules out collections of
 # models or of generated clients, whose files repeat each other).
@@ -84,13 +85,18 @@ def _package_files(package: str) -> Iterator[DocFile]:
 
 
 def _description_files() -> Iterator[DocFile]:
-    """METADATA of every installed distribution, sorted by name."""
-    found = {}
+    """METADATA of every installed distribution that has a name, our own left out, sorted by name.
+
+    Of several by one name the first on the path counts, as it does for the interpreter.
+    """
+    found: dict[str, DocFile] = {}
     for distribution in importlib.metadata.distributions():
         path = getattr(distribution, "_path", None)
-        if path is not None and (path / "METADATA").is_file():
-            name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower()
-            found[name] = DocFile(DESCRIPTIONS, f"{DESCRIPTIONS}/{name}", Path(path) / "METADATA")
+        if path is None or not (path / "METADATA").is_file() or not distribution.metadata["Name"]:
+            continue
+        name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower()
+        if name != OWN:
+            found.setdefault(name, DocFile(DESCRIPTIONS, f"{DESCRIPTIONS}/{name}", Path(path) / "METADATA"))
     yield from (found[name] for name in sorted(found))
 
 

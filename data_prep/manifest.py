@@ -167,7 +167,7 @@ def merge(
 ) -> Manifest:
     """The manifest of all units' results (see `data_prep.units`), in unit order; a pure function of them.
 
-    CheckError when a document is unaccounted for, DataError when no training row is left.
+    CheckError when a document is unaccounted for, DataError when either split has no row.
     """
     train, heldout = (
         add_stats([SplitStats.model_validate(result[split]) for result in rows], seq_len)
@@ -175,6 +175,8 @@ def merge(
     )
     if train.rows == 0:
         raise DataError("All documents fell into the held-out split; lower corpus.heldout_fraction or use more text.")
+    if heldout.rows == 0:
+        raise DataError("No document fell into the held-out split; raise corpus.heldout_fraction or use more text.")
     return Manifest(
         config_sha256=config_sha256,
         inputs_sha256=inputs_sha256,

@@ -25,7 +25,9 @@ SHORTEST_TARGET = 5
 # A fragment shorter than this at the end of a packed row is not begun: it would be little but special tokens.
 SHORTEST_FRAGMENT = 16
 
-_BOUNDARY = re.compile(r"[.!?]+[\"'”’)\]]*(?=\s)|\n(?=\s*\n)")
+# Linear in any text: a run of marks is tried from its beginning only, and an empty line ends at its own line feed.
+_BOUNDARY = re.compile(r"(?<![.!?])[.!?]++[\"'”’)\]]*+(?=\s)|\n(?=[^\S\n]*\n)")
+_VISIBLE = re.compile(r"\S")
 _ABBREVIATION = re.compile(
     r"(?:\b(?:e\.g|i\.e|cf|vs|etc|al|fig|figs|eq|eqs|ref|refs|sec|ch|no|nos|vol|pp?|ed|eds|approx|resp|incl|dept|est|inc|ltd|co|corp"
     r"|mr|mrs|ms|dr|prof|st|sr|jr|gen|col|rev|hon|capt|lt|sgt|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)|\b(?-i:[A-Z]))\.$",
@@ -40,10 +42,10 @@ def split_sentences(text: str) -> list[str]:
     A boundary is `.`, `!` or `?` before white space and a capital, a digit or an opening mark, unless an abbreviation
     or an initial precedes it; an empty line always is one.
     """
-    sentences, start = [], 0
+    sentences, start, visible = [], 0, _first_visible(text, 0)
     for match in _BOUNDARY.finditer(text):
         end = match.end() if match.group()[0] != "\n" else match.start()
-        if end <= start or not text[start:end].strip():
+        if end <= visible:  # nothing but blanks since the last boundary
             continue
         if match.group()[0] != "\n":
             paragraph_ends = text.startswith("\n\n", end)
@@ -52,12 +54,18 @@ def split_sentences(text: str) -> list[str]:
             ):
                 continue
         sentences.append(text[start:end])
-        start = end
-    if text[start:].strip():
+        start, visible = end, _first_visible(text, end)
+    if visible < len(text):
         sentences.append(text[start:])
     elif sentences:
         sentences[-1] += text[start:]
     return sentences
+
+
+def _first_visible(text: str, start: int) -> int:
+    """Where the first character that is no white space stands, from `start` on; the length of the text without one."""
+    found = _VISIBLE.search(text, start)
+    return found.start() if found is not None else len(text)
 
 
 class Packer(Protocol):
@@ -113,23 +121,26 @@ class SegmentPacker:
     def add(self, sentences: Sequence[Tokens], document: int) -> list[Tokens]:
         """Rows of one document; `document` is its 64-bit content key."""
         coins = _Coins(self.seed, document)
+        tokens = [token for sentence in sentences for token in sentence]
         rows: list[Tokens] = []
-        current: list[Tokens] = []
-        length, target = 0, self.seq_len
+        # tokens[start:end] waits for a row; its sentences end at `ends`, and what was carried over counts as one
+        start = end = 0
+        ends: list[int] = []
+        target = self.seq_len
         for sentence in sentences:
             if not sentence:
                 continue
-            current.append(sentence)
-            length += len(sentence)
-            while length >= target:
-                row, rest = self._row(current, target, coins)
+            end += len(sentence)
+            ends.append(end)
+            while end - start >= target:
+                row, start = self._row(tokens, start, ends, target, coins)
                 rows.append(row)
-                current, length = ([rest], len(rest)) if rest else ([], 0)
+                ends = [end] if start < end else []
                 target = self._next_target(coins)
-        while current:
-            row, rest = self._row(current, target, coins)
+        while start < end:
+            row, start = self._row(tokens, start, ends, target, coins)
             rows.append(row)
-            current = [rest] if rest else []
+            ends = [end]
         return rows
 
     def flush(self) -> list[Tokens]:
@@ -141,24 +152,23 @@ class SegmentPacker:
             return SHORTEST_TARGET + int(coins() * (self.seq_len - SHORTEST_TARGET + 1))
         return self.seq_len
 
-    def _row(self, sentences: Sequence[Tokens], target: int, coins: _Coins) -> tuple[Tokens, Tokens]:
-        """One row, and the tokens it had no room for."""
+    def _row(self, tokens: Tokens, start: int, ends: Sequence[int], target: int, coins: _Coins) -> tuple[Tokens, int]:
+        """One row of the sentences from `start` on that end at `ends`, and where what it had no room for begins."""
         overhead = 2 + len(self.separator)  # cls, and the separators after A and B
         first_target = self.seq_len * 1000 if coins() < SINGLE_SEGMENT else (target - overhead) // 2
-        a: Tokens = []
-        b: Tokens = []
-        for sentence in sentences:
-            fits = len(a) + len(sentence) < first_target
-            if not b and (not a or fits or (len(a) < first_target and coins() < 0.5)):
-                a = a + sentence
-            else:
-                b = b + sentence
-        a, rest_a = _cut(a, self.seq_len - 2)
-        b, rest_b = _cut(b, max(0, self.seq_len - len(a) - overhead))
+        split = start  # where A ends and B begins
+        for end in ends:
+            fits = end - start < first_target
+            if split > start and not fits and not (split - start < first_target and coins() < 0.5):
+                break
+            split = end
+        a_end = min(split, start + self.seq_len - 2)
+        b_end = min(ends[-1], a_end + max(0, self.seq_len - (a_end - start) - overhead))
+        a, b = tokens[start:a_end], tokens[a_end:b_end]
         row = [self.special.cls, *a, self.special.sep]
         if b:
             row = [self.special.cls, *a, *self.separator, *b, self.special.sep]
-        return row, rest_a + rest_b
+        return row, b_end
 
 
 class SentencePacker:
@@ -201,7 +211,3 @@ class SentencePacker:
 
     def _close(self, fragment: Tokens) -> None:
         self._row = [*self._row, self.special.cls, *fragment, self.special.sep]
-
-
-def _cut(tokens: Tokens, length: int) -> tuple[Tokens, Tokens]:
-    return tokens[:length], tokens[length:]

@@ -5,7 +5,6 @@ plain JSONL file. The plan is stored and verified on every later run, so that a 
 begun: changed settings or inputs are refused with the key that changed and the way out.
 """
 
-import hashlib
 import itertools
 import os
 from pathlib import Path
@@ -17,10 +16,9 @@ from data_prep import storage
 from data_prep.corpus import RECIPE, CorpusConfig
 from data_prep.errors import ConfigError, DataError
 from data_prep.settings import Settings, fingerprint
-from data_prep.sources import READ_FACTOR, InputFile, InstalledDocs, Jsonl, Source, input_files, is_compressed
+from data_prep.sources import READ_FACTOR, InstalledDocs, Jsonl, Source, input_files, is_compressed
 
 FILE_NAME = "plan.json"
-_EDGE = 1 << 20  # of a large file, this much at either end is hashed
 
 
 class PlannedFile(Settings):
@@ -31,11 +29,7 @@ class PlannedFile(Settings):
     path: str
     package: str
     bytes: int
-    sha256: str  # of the whole file up to 2 MiB, of both ends beyond
-
-    def input_file(self) -> InputFile:
-        """The file as a reader takes it."""
-        return InputFile(self.name, self.path, self.package)
+    sha256: str
 
 
 class PlannedUnit(Settings):
@@ -128,20 +122,10 @@ def _plan_files(number: int, source: Source) -> list[PlannedFile]:
                 path=file.path,
                 package=file.package,
                 bytes=size,
-                sha256=_file_sha256(file.path, size),
+                sha256=storage.sha256_of(Path(file.path)),
             )
         )
     return planned
-
-
-def _file_sha256(path: str, size: int) -> str:
-    with open(path, "rb") as file:
-        if size <= 2 * _EDGE:
-            return hashlib.sha256(file.read()).hexdigest()
-        digest = hashlib.sha256(file.read(_EDGE))
-        file.seek(size - _EDGE)
-        digest.update(file.read(_EDGE))
-        return digest.hexdigest()
 
 
 def _cut(
@@ -213,7 +197,7 @@ def _verify_inputs(plan: Plan, config: CorpusConfig, corpus_dir: Path) -> Plan:
             planned = [file.model_copy(update={"path": found[file.name]}) for file in planned]
         for file in planned:
             size = os.path.getsize(file.path) if os.path.isfile(file.path) else -1
-            if size != file.bytes or _file_sha256(file.path, size) != file.sha256:
+            if size != file.bytes or storage.sha256_of(Path(file.path)) != file.sha256:
                 raise ConfigError(
                     f"corpus.sources[{number}]: {file.path} has changed since {corpus_dir} was begun; "
                     + _way_out(corpus_dir)
@@ -225,7 +209,7 @@ def _verify_inputs(plan: Plan, config: CorpusConfig, corpus_dir: Path) -> Plan:
 def _tokenizer_sha256(config: CorpusConfig) -> str | None:
     if config.tokenizer.path is None:
         return None
-    path = Path(config.tokenizer.path).expanduser()
+    path = Path(config.tokenizer.path).expanduser().absolute()
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         raise DataError(f"corpus.tokenizer.path {file} does not exist; give a tokenizer.json or a vocab.txt.")

@@ -7,7 +7,6 @@ the tar: Python's `tarfile` reads some truncated tars without an error. It does 
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -191,8 +190,38 @@ def write_rows(
     return writer.close()
 
 
+def problems(corpus_dir: Path, split: Split, manifest: Manifest, *, deep: bool = False) -> list[str]:
+    """What is wrong with the shards of a split, one text a shard: missing, extra, cut, and, with `deep`, altered."""
+    shards = manifest.split(split).shards
+    found = [problem for shard in shards if (problem := _problem(corpus_dir, shard, manifest, deep))]
+    present = {f"{split}/{path.name}" for path in (corpus_dir / split).glob("*.tar")}
+    return found + [f"{name} is extra" for name in sorted(present - {shard.name for shard in shards})]
+
+
+def _problem(corpus_dir: Path, shard: ShardEntry, manifest: Manifest, deep: bool) -> str | None:
+    path = corpus_dir / shard.name
+    if not path.is_file():
+        return f"{shard.name} is missing"
+    size = path.stat().st_size
+    if size != shard.bytes:
+        return f"{shard.name} has {size} bytes instead of {shard.bytes}"
+    if shard.bytes != shard_bytes(shard.rows, manifest.seq_len, row_dtype(manifest.vocab_size).itemsize):
+        return f"{shard.name} cannot hold {shard.rows} rows in {shard.bytes} bytes"
+    if deep and storage.sha256_of(path) != shard.sha256:
+        return f"{shard.name} was altered (its sha256 differs)"
+    return None
+
+
+def damaged(corpus_dir: Path, problems: list[str]) -> DataError:
+    """The error that names every problem and the way out."""
+    return DataError(
+        f"{corpus_dir} does not match its manifest: {'; '.join(problems)}; run `electra prepare` again to restore it."
+    )
+
+
 class RowReader:
-    """Random access to the rows of one split. Opening checks every shard's name and size, so damage shows at once."""
+    """Random access to the rows of one split. Opening checks every shard's name and size, so that missing, extra and
+    cut ones show at once; `verify(deep=True)` finds altered ones too. The whole corpus: `data_prep.integrity`."""
 
     def __init__(self, corpus_dir: Path, split: Split, manifest: Manifest) -> None:
         self.corpus_dir = Path(corpus_dir)
@@ -205,6 +234,7 @@ class RowReader:
         self._first: I64 = np.array([shard.first_row for shard in self.shards], dtype=np.int64)
         self._rows: I64 = np.array([shard.rows for shard in self.shards], dtype=np.int64)
         self._maps: dict[int, NDArray[Any]] = {}
+        self._manifest = manifest
         self.verify()
 
     def __len__(self) -> int:
@@ -235,32 +265,8 @@ class RowReader:
 
     def verify(self, deep: bool = False) -> None:
         """Names and sizes of all shards; `deep` also re-hashes them. DataError names every bad shard."""
-        problems = [problem for shard in self.shards if (problem := self._problem(shard, deep))]
-        present = {f"{self.split}/{path.name}" for path in (self.corpus_dir / self.split).glob("*.tar")}
-        problems += [f"{name} is extra" for name in sorted(present - {shard.name for shard in self.shards})]
-        if problems:
-            raise DataError(
-                f"{self.corpus_dir} does not match its manifest: {'; '.join(problems)}; "
-                "run `electra prepare` again to restore it."
-            )
-
-    def iterate(self, batch: int = 1024) -> Iterator[NDArray[Any]]:
-        """All rows in stored order, `[≤ batch, seq_len]` at a time."""
-        for start in range(0, self.n_rows, batch):
-            yield self.rows(np.arange(start, min(start + batch, self.n_rows)))
-
-    def _problem(self, shard: ShardEntry, deep: bool) -> str | None:
-        path = self.corpus_dir / shard.name
-        if not path.is_file():
-            return f"{shard.name} is missing"
-        size = path.stat().st_size
-        if size != shard.bytes:
-            return f"{shard.name} has {size} bytes instead of {shard.bytes}"
-        if shard.bytes != shard_bytes(shard.rows, self.seq_len, self.dtype.itemsize):
-            return f"{shard.name} cannot hold {shard.rows} rows in {shard.bytes} bytes"
-        if deep and storage.sha256_of(path) != shard.sha256:
-            return f"{shard.name} was altered (its sha256 differs)"
-        return None
+        if found := problems(self.corpus_dir, self.split, self._manifest, deep=deep):
+            raise damaged(self.corpus_dir, found)
 
     def _open(self, shard: int) -> NDArray[Any]:
         if shard not in self._maps:

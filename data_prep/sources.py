@@ -37,9 +37,9 @@ class Jsonl(Settings):
     """One JSON object a line; plain, .gz, .zst or .bz2."""
 
     kind: Literal["jsonl"]
-    path: str  # a file or a glob
+    path: str = Field(description="a file or a glob; relative to the working directory")
     text_field: str = "text"
-    topic_field: str | None = None  # None: the file's name is the topic
+    topic_field: str | None = None  # where there is none, or null in it, the file's name is the topic
     max_bytes: PositiveInt | None = None
 
 
@@ -47,7 +47,7 @@ class PlainText(Settings):
     """Plain text, plain or compressed."""
 
     kind: Literal["text"]
-    path: str
+    path: str = Field(description="a file or a glob; relative to the working directory")
     separator: Literal["blank_line", "file"] = "blank_line"  # what ends a document
     max_bytes: PositiveInt | None = None
 
@@ -96,7 +96,11 @@ def input_files(source: Source) -> list[InputFile]:
     files = [path for path in found if os.path.isfile(path)]
     if not files:
         what = "is a folder; add a pattern such as /*.jsonl" if os.path.isdir(pattern) else "does not exist"
-        raise DataError(f"corpus.sources path {source.path} {'matches no file' if is_glob else what}.")
+        where = "" if os.path.isabs(pattern) else f" in {os.getcwd()}, where relative paths are looked for"
+        raise DataError(f"corpus.sources path {source.path} {'matches no file' if is_glob else what}{where}.")
+    for path in files:
+        if any("\ud800" <= character <= "\udfff" for character in path):  # bytes that are no UTF-8
+            raise DataError(f"corpus.sources: the name of the file {path!a} is not UTF-8; rename it.")
     root = os.path.dirname(pattern.split("*")[0].split("?")[0].split("[")[0]) if is_glob else os.path.dirname(pattern)
     return [InputFile(Path(os.path.relpath(path, root or ".")).as_posix(), os.path.abspath(path)) for path in files]
 
@@ -204,8 +208,8 @@ def _read_jsonl(source: Jsonl, file: InputFile, lines: Iterator[tuple[int, bytes
         if not isinstance(text, str):
             yield Rejected("no_text_field")
             continue
-        topic = default_topic if source.topic_field is None else str(record.get(source.topic_field, ""))
-        yield Document(f"{file.name}:{offset}", topic, text)
+        topic = None if source.topic_field is None else record.get(source.topic_field)
+        yield Document(f"{file.name}:{offset}", default_topic if topic is None else str(topic), text)
 
 
 def _read_text(source: PlainText, file: InputFile, stream: Any) -> Iterator[Document | Rejected]:

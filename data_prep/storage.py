@@ -7,6 +7,7 @@ only.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ from typing import IO, Any
 from data_prep.errors import DataError, PreflightError
 
 TEMPORARY_MARK = ".tmp-"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextlib.contextmanager
@@ -30,8 +32,10 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in _FULL:
+            error.filename = str(path)  # the system names no file when a write fails
         raise
     sync_folder(path.parent)
 
@@ -43,9 +47,13 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON with sorted keys, so that equal values are equal bytes."""
-    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    write_bytes(path, text.encode() + b"\n")
+    """Write `json_bytes(value)`, atomically and durably."""
+    write_bytes(path, json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    """Indented JSON with sorted keys, so that equal values are equal bytes."""
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def read_json(path: Path) -> Any:

@@ -1,12 +1,14 @@
 """The intermediate tables of a corpus, as parquet: clean documents, the removal list, held-out texts.
 
 Clean documents carry the hash and size of their text, so that merges read these two columns and never the texts. A
-document's place in the corpus order is (unit, row). Texts are written and read a few at a time.
+document's place in the corpus order is (unit, row). Texts are written and read a few megabytes at a time, beside which
+only the largest document counts; hashes and sizes are held for the whole corpus, some 40 bytes a document.
 """
 
+import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,7 @@ from data_prep import dedup, storage
 from data_prep.errors import DataError
 
 DOCUMENTS, HELDOUT_DOCUMENTS, REMOVALS = "documents", "heldout_documents", "removals.parquet"
-READ_DOCUMENTS = 256  # at a time
-WRITE_BYTES = 4 << 20  # of text, at a time
+GROUP_BYTES = 4 << 20  # of text written, and therefore read, at a time
 
 _DOCUMENTS = pa.schema(
     [
@@ -60,40 +61,67 @@ def heldout_path(corpus_dir: Path, unit: int) -> Path:
 
 def write_documents(path: Path, documents: Iterable[DocumentRow]) -> None:
     """Stream the clean documents of a unit to disk."""
+    with _grouped_writer(path, _DOCUMENTS) as write:
+        for document in documents:
+            write(document, document[4])
+
+
+@contextlib.contextmanager
+def _grouped_writer(path: Path, schema: pa.Schema) -> Iterator[Callable[[Any, int], None]]:
+    """A function that takes a row and the bytes of its text; a row group is written with every `GROUP_BYTES`."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    group: list[Any] = []
+    pending = 0
     with (
         storage.atomic_writer(path) as file,
-        pq.ParquetWriter(file, _DOCUMENTS, compression="zstd", compression_level=1) as writer,
+        pq.ParquetWriter(file, schema, compression="zstd", compression_level=1) as writer,
     ):
-        batch: list[DocumentRow] = []
-        pending = 0
-        for document in documents:
-            batch.append(document)
-            pending += document[4]
-            if pending >= WRITE_BYTES:
-                writer.write_table(_table(batch, _DOCUMENTS))
-                batch, pending = [], 0
-        writer.write_table(_table(batch, _DOCUMENTS))
+
+        def write(row: Any, size: int) -> None:
+            nonlocal pending
+            group.append(row)
+            pending += size
+            if pending >= GROUP_BYTES:
+                writer.write_table(_table(group, schema))
+                group.clear()
+                pending = 0
+
+        yield write
+        if group:
+            writer.write_table(_table(group, schema))
+
+
+def _groups(path: Path, columns: list[str]) -> Iterator[list[list[Any]]]:
+    """The columns of a table, one row group at a time. DataError when the file is damaged."""
+    try:
+        with pq.ParquetFile(path) as file:
+            for group in range(file.num_row_groups):
+                table = file.read_row_group(group, columns=columns)
+                yield [table.column(name).to_pylist() for name in columns]
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read ({error}); run `electra prepare` again to restore it.") from None
 
 
 def read_documents(corpus_dir: Path, unit: int, removed: dict[int, str]) -> Iterator[list[DocumentRow]]:
-    """The documents of a unit that are not removed, in order, a few at a time. DataError when the file is damaged."""
-    path = documents_path(corpus_dir, unit)
+    """The documents of a unit that are not removed, in order, some `GROUP_BYTES` of text at a time.
+
+    DataError when the file is damaged.
+    """
     row = 0
-    try:
-        for batch in pq.ParquetFile(path).iter_batches(batch_size=READ_DOCUMENTS):
-            columns = [batch.column(field.name).to_pylist() for field in _DOCUMENTS]
-            documents = zip(*columns, strict=True)
-            yield [document for i, document in enumerate(documents, row) if i not in removed]
-            row += batch.num_rows
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path} cannot be read ({error}); delete it and prepare again.") from None
+    for columns in _groups(documents_path(corpus_dir, unit), _DOCUMENTS.names):
+        documents = list(zip(*columns, strict=True))
+        yield [document for i, document in enumerate(documents, row) if i not in removed]
+        row += len(documents)
 
 
 def read_texts(corpus_dir: Path, unit: int, rows: NDArray[np.int64]) -> list[str]:
-    """The texts at the given rows of a unit."""
-    table = pq.read_table(documents_path(corpus_dir, unit), columns=["text"])
-    return list(table.column("text").take(pa.array(rows)).to_pylist())
+    """The texts at the given rows of a unit, in the order they stand there."""
+    texts: list[str] = []
+    wanted, first = set(rows.tolist()), 0
+    for (column,) in _groups(documents_path(corpus_dir, unit), ["text"]):
+        texts += [text for row, text in enumerate(column, first) if row in wanted]
+        first += len(column)
+    return texts
 
 
 def read_columns(corpus_dir: Path, units: int) -> Columns:
@@ -138,14 +166,36 @@ def read_removals(corpus_dir: Path, unit: int) -> dict[int, str]:
     return dict(zip(table.column("row").to_pylist(), table.column("reason").to_pylist(), strict=True))
 
 
-def write_heldout(path: Path, documents: list[tuple[str, str, str]]) -> str:
-    """Write held-out documents (id, topic, text); returns the sha256 over them, not over their encoding."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with storage.atomic_writer(path) as file:
-        pq.write_table(_table(documents, _HELDOUT), file, compression="zstd")
+class HeldoutWriter:
+    """Streams held-out documents (id, topic, text) to disk. `sha256` is over them, not over their encoding."""
+
+    def __init__(self, write: Callable[[Any, int], None]) -> None:
+        self._write, self._digest = write, hashlib.sha256()
+
+    def add(self, document: tuple[str, str, str], size: int) -> None:
+        """Take one document whose text has `size` bytes."""
+        self._digest.update(repr(document).encode())
+        self._write(document, size)
+
+    @property
+    def sha256(self) -> str:
+        """Over the documents so far."""
+        return self._digest.hexdigest()
+
+
+@contextlib.contextmanager
+def heldout_writer(path: Path) -> Iterator[HeldoutWriter]:
+    """The held-out documents of a unit; the file appears when the block ends."""
+    with _grouped_writer(path, _HELDOUT) as write:
+        yield HeldoutWriter(write)
+
+
+def heldout_sha256(path: Path) -> str:
+    """The sha256 over the held-out documents in a file, as its writer had it. DataError when it cannot be read."""
     digest = hashlib.sha256()
-    for document in documents:
-        digest.update(repr(document).encode())
+    for columns in _groups(path, _HELDOUT.names):
+        for document in zip(*columns, strict=True):
+            digest.update(repr(document).encode())
     return digest.hexdigest()
 
 

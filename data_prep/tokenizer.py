@@ -2,12 +2,14 @@
 
 `encode` never produces a special id from text: a literal "[MASK]" is text. Training gives the same bytes for the same
 sample, whatever its order and whatever the number of threads. Two kinds: WordPiece (BERT, ELECTRA) and byte-level BPE
-(RoBERTa). Special tokens go by role, read from the tokenizer, never by number.
+(RoBERTa). Special tokens go by role, read from the tokenizer, never by number; a
+tokenizer that turns text into `cls`, `sep`, `pad` or `mask` is refused.
 """
 
 import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +35,10 @@ class TokenizerConfig(Settings):
     vocab_size: PositiveInt = 30_522
     lowercase: bool = True  # WordPiece only; byte-level BPE is cased
     sample_bytes: PositiveInt = 1_000_000_000
-    path: str | None = Field(default=None, description="vocab.txt or tokenizer.json to use instead of training")
+    path: str | None = Field(
+        default=None,
+        description="vocab.txt or tokenizer.json to use instead of training, relative to the working directory",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> "TokenizerConfig":
@@ -56,6 +61,7 @@ class Tokenizer:
         self.roles = _roles(tokenizer, origin)
         ids = {role: tokenizer.token_to_id(token) for role, token in self.roles.items()}
         self.special = SpecialIds(**ids)
+        self._refuse_special_ids_from_text(origin)
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values()) + 1
         # RoBERTa puts two separators between the segments of a pair, BERT one
@@ -70,21 +76,34 @@ class Tokenizer:
         """Text of ids, special tokens written out."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
-    def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The vocabulary entries of ids."""
-        return [self._tokenizer.id_to_token(int(i)) or "" for i in ids]
-
     def save(self, folder: Path) -> str:
         """Write tokenizer.json, tokenizer_config.json and, for WordPiece, vocab.txt; returns the first one's sha256."""
         folder.mkdir(parents=True, exist_ok=True)
+        for name, content in self.files().items():
+            storage.write_bytes(folder / name, content)
+        return fingerprint(folder)
+
+    def files(self) -> dict[str, bytes]:
+        """What `save` writes, tokenizer.json last: the others follow from it."""
         text = self._tokenizer.to_str(pretty=True)
         state = json.loads(text)
+        files = {"tokenizer_config.json": storage.json_bytes(_hf_config(self.roles, state))}
         if state["model"]["type"] == "WordPiece":
             by_id = sorted(state["model"]["vocab"].items(), key=lambda entry: entry[1])
-            storage.write_bytes(folder / "vocab.txt", "".join(f"{token}\n" for token, _ in by_id).encode())
-        storage.write_json(folder / "tokenizer_config.json", _hf_config(self.roles, state))
-        storage.write_bytes(folder / FILE_NAME, text.encode())
-        return fingerprint(folder)
+            files["vocab.txt"] = "".join(f"{token}\n" for token, _ in by_id).encode()
+        return {**files, FILE_NAME: text.encode()}
+
+    def _refuse_special_ids_from_text(self, origin: str) -> None:
+        """Rows find their fragments by special ids, so one that stood for text would cut a row in two."""
+        special = self.special
+        forbidden = {special.cls, special.sep, special.pad, special.mask}
+        for token in self.roles.values():
+            for ids in self.encode([token, f"a {token} b", f"a{token}b"]):
+                if not forbidden.isdisjoint(ids):
+                    raise DataError(
+                        f"{origin} makes a special token of the text {token!r}; "
+                        "declare it as a special token there, or use a tokenizer that splits punctuation."
+                    )
 
 
 def fingerprint(folder: Path) -> str:
@@ -92,10 +111,26 @@ def fingerprint(folder: Path) -> str:
     return storage.sha256_of(folder / FILE_NAME)
 
 
+def problems(folder: Path, sha256: str) -> list[str]:
+    """What is wrong with a saved tokenizer whose tokenizer.json has this sha256, one text a file; [] when nothing."""
+    file = folder / FILE_NAME
+    if not file.is_file():
+        return [f"{folder.name}/{FILE_NAME} is missing"]
+    if fingerprint(folder) != sha256:
+        return [f"{folder.name}/{FILE_NAME} was altered (its sha256 differs)"]
+    found = []
+    for name, content in load(folder).files().items():
+        if not (folder / name).is_file():
+            found.append(f"{folder.name}/{name} is missing")
+        elif name != FILE_NAME and (folder / name).read_bytes() != content:
+            found.append(f"{folder.name}/{name} was altered")
+    return found
+
+
 def load(path: Path, *, lowercase: bool = True) -> Tokenizer:
     """Load a folder with tokenizer.json, a tokenizer.json, or a BERT vocab.txt (`lowercase` matters for this one only).
 
-    DataError when the file is missing, is no tokenizer, or lacks a special token.
+    DataError when the file is missing, is no tokenizer, lacks a special token, or makes one of text that spells it.
     """
     file = path / FILE_NAME if path.is_dir() else path
     if not file.is_file():
@@ -122,19 +157,20 @@ def train(texts: Sequence[str], config: TokenizerConfig) -> Tokenizer:
 def _train_wordpiece(texts: Sequence[str], config: TokenizerConfig) -> tokenizers.Tokenizer:
     """`WordPieceTrainer` breaks ties by the ids of the alphabet, which it takes from a hash map in no fixed order.
 
-    Handing it the alphabet and its `##` twins as special tokens fixes these ids; afterwards only the five real special
-    tokens remain declared as such.
+    Handing it the alphabet and its `##` twins as special tokens fixes these ids, and giving it no other character keeps
+    it from choosing an alphabet of its own; afterwards only the five real special tokens remain declared as such.
     """
-    tokenizer = _wordpiece({}, lowercase=config.lowercase)
+    normalizer = _normalizer(lowercase=config.lowercase)
     specials = list(BERT_ROLES.values())
-    alphabet = _alphabet(texts, tokenizer.normalizer, _alphabet_size(config.vocab_size - len(specials)))
+    alphabet = _alphabet(texts, normalizer, _alphabet_size(config.vocab_size - len(specials)))
     trainer = trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
         special_tokens=[*specials, *alphabet, *(f"##{character}" for character in alphabet)],
-        limit_alphabet=len(alphabet),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer=trainer)
+    tokenizer = tokenizers.Tokenizer(models.WordPiece({}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.train_from_iterator(_within(alphabet, texts, normalizer), trainer=trainer)
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     return _wordpiece(vocabulary, lowercase=config.lowercase)
 
@@ -155,19 +191,29 @@ def _alphabet(texts: Iterable[str], normalizer: Any, size: int) -> list[str]:
     return sorted(character for _, character in frequent[:size])
 
 
+def _within(alphabet: Sequence[str], texts: Iterable[str], normalizer: Any) -> Iterator[str]:
+    """The normalised texts with a blank for every character outside the alphabet."""
+    outside = re.compile(f"[^{''.join(map(re.escape, alphabet))}]")
+    for text in texts:
+        yield outside.sub(" ", normalizer.normalize_str(text))
+
+
+def _normalizer(*, lowercase: bool) -> Any:
+    return normalizers.BertNormalizer(lowercase=lowercase)
+
+
 def _wordpiece(vocabulary: dict[str, int], *, lowercase: bool) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.normalizer = _normalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix="##")
-    if vocabulary:
-        tokenizer.add_special_tokens([token for token in BERT_ROLES.values() if token in vocabulary])
-        if "[CLS]" in vocabulary and "[SEP]" in vocabulary:
-            tokenizer.post_processor = processors.TemplateProcessing(
-                single="[CLS] $A [SEP]",
-                pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-                special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
-            )
+    tokenizer.add_special_tokens([token for token in BERT_ROLES.values() if token in vocabulary])
+    if "[CLS]" in vocabulary and "[SEP]" in vocabulary:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+        )
     return tokenizer
 
 

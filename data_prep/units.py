@@ -2,9 +2,10 @@
 
 documents (per unit): read, clean, hash → `documents/UUUUU.parquet`.  removals (once): hashes → `removals.parquet`.
 tokenizer (once): sample → `tokenizer/`.  rows (per unit): tokenize, split, pack → shards and held-out texts.
-Outputs are durable when a function returns; no clock, host or worker count enters them. Documents are streamed, so
-memory does not grow with the corpus. Nothing here knows where or in which order units run. A result's `files` lists
-what was written, with sizes, so that a record can be checked against the disk.
+Outputs are durable when a function returns; no clock, host or worker count enters them. Memory: a unit holds a few
+megabytes of text, its largest document and a shard of each split; merging holds some 40 bytes for every document of the
+corpus, and training a tokenizer its sample. Nothing here knows where or in which order units run. A result's `files`
+lists what was written, with size and sha256, so that a record can be checked against the disk.
 """
 
 import hashlib
@@ -18,15 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep import dedup, keyed, packing, storage, tables, tokenizer
-from data_prep.clean import clean
+from data_prep.clean import clean, repair
 from data_prep.corpus import CorpusConfig
-from data_prep.manifest import Split, SplitStats, add_stats
+from data_prep.integrity import TOKENIZER
+from data_prep.manifest import Split, SplitStats, add_stats, empty_stats
 from data_prep.plan import Plan, PlannedUnit
 from data_prep.settings import Settings
 from data_prep.shards import ShardWriter, row_dtype, row_stats
 from data_prep.sources import Document, InputFile, Jsonl, Rejected, read_files, read_range
-
-TOKENIZER = "tokenizer"
 
 
 class DocumentsTask(Settings):
@@ -67,15 +67,16 @@ def documents_unit(task: DocumentsTask) -> dict[str, Any]:
             if isinstance(record, Rejected):
                 rejected[record.reason] += 1
                 continue
+            identifier, topic = repair(record.id), repair(record.topic)
             text, reason = clean(record.text, task.config.cleaning)
             if reason is not None:
                 rejected[reason] += 1
                 continue
             content = dedup.text_hash(text)
             size = len(text.encode())
-            digest.update(repr((record.id, record.topic)).encode() + hashlib.sha256(text.encode()).digest())
+            digest.update(repr((identifier, topic)).encode() + hashlib.sha256(text.encode()).digest())
             counts.update(documents=1, bytes=size)
-            yield record.id, record.topic, text, content, size
+            yield identifier, topic, text, content, size
 
     path = tables.documents_path(task.corpus_dir, task.unit.unit)
     tables.write_documents(path, kept())
@@ -127,7 +128,7 @@ def tokenizer_unit(task: TokenizerTask) -> dict[str, Any]:
         made = tokenizer.train(texts, config)
     folder = task.corpus_dir / TOKENIZER
     sha256 = made.save(folder)
-    files = sorted(path for path in folder.iterdir() if storage.TEMPORARY_MARK not in path.name)
+    files = [folder / name for name in sorted(made.files())]
     return {
         "sha256": sha256,
         "vocab_size": made.vocab_size,
@@ -170,22 +171,22 @@ def rows_unit(task: RowsTask) -> dict[str, Any]:
     made = tokenizer.load(task.corpus_dir / TOKENIZER)
     train, heldout = _Sink(task, "train", made), _Sink(task, "heldout", made)
     removed = tables.read_removals(task.corpus_dir, task.unit)
-    heldout_documents: list[tuple[str, str, str]] = []
     topics: Counter[str] = Counter()
     text_bytes = 0
-    for documents in tables.read_documents(task.corpus_dir, task.unit, removed):
-        keys = tables.hash_words([document[3] for document in documents])[:, 0]
-        chosen = is_heldout(keys, task.config.heldout_fraction)
-        texts = [document[2] for document in documents]
-        train.add([texts[i] for i in np.flatnonzero(~chosen)], keys[~chosen])
-        heldout.add([texts[i] for i in np.flatnonzero(chosen)], keys[chosen])
-        heldout_documents += [documents[i][:3] for i in np.flatnonzero(chosen)]
-        topics.update(document[1] for document in documents)
-        text_bytes += sum(document[4] for document in documents)
-    stats = {"train": train.close(), "heldout": heldout.close()}
     path = tables.heldout_path(task.corpus_dir, task.unit)
-    heldout_sha256 = tables.write_heldout(path, heldout_documents)
-    shards = [task.corpus_dir / shard.name for split in stats.values() for shard in split.shards]
+    with tables.heldout_writer(path) as heldout_documents:
+        for documents in tables.read_documents(task.corpus_dir, task.unit, removed):
+            keys = tables.hash_words([document[3] for document in documents])[:, 0]
+            chosen = is_heldout(keys, task.config.heldout_fraction)
+            texts = [document[2] for document in documents]
+            train.add([texts[i] for i in np.flatnonzero(~chosen)], keys[~chosen])
+            heldout.add([texts[i] for i in np.flatnonzero(chosen)], keys[chosen])
+            for i in np.flatnonzero(chosen):
+                heldout_documents.add(documents[i][:3], documents[i][4])
+            topics.update(document[1] for document in documents)
+            text_bytes += sum(document[4] for document in documents)
+    stats = {"train": train.close(), "heldout": heldout.close()}
+    shards = [[shard.name, shard.bytes, shard.sha256] for split in stats.values() for shard in split.shards]
     return {
         **{split: totals.model_dump(mode="json") for split, totals in stats.items()},
         "documents": {"train": train.documents, "heldout": heldout.documents, "text_bytes": text_bytes},
@@ -194,9 +195,9 @@ def rows_unit(task: RowsTask) -> dict[str, Any]:
         "heldout_documents": {
             "name": path.relative_to(task.corpus_dir).as_posix(),
             "documents": heldout.documents,
-            "sha256": heldout_sha256,
+            "sha256": heldout_documents.sha256,
         },
-        "files": _listed(task.corpus_dir, [*shards, path]),
+        "files": [*shards, *_listed(task.corpus_dir, [path])],
     }
 
 
@@ -223,7 +224,7 @@ class _Sink:
             rows_per_shard=config.rows_per_shard,
             vocab_size=made.vocab_size,
         )
-        self._stats: list[SplitStats] = []
+        self._stats = empty_stats(config.seq_len)
 
     def add(self, texts: list[str], keys: NDArray[np.uint64]) -> None:
         """Tokenize sentence by sentence, which gives the ids of the whole text, and pack."""
@@ -239,14 +240,14 @@ class _Sink:
         """The totals, with all shards written."""
         self._store(self._packer.flush())
         shards = self._writer.close()
-        return add_stats(self._stats, self._seq_len).model_copy(update={"shards": shards})
+        return self._stats.model_copy(update={"shards": shards})
 
     def _store(self, rows: list[packing.Tokens]) -> None:
         if rows:
             array = packing.pad_rows(rows, self._seq_len, self._tokenizer.special.pad, self._dtype)
             self._writer.add(array)
-            self._stats.append(row_stats(array, self._tokenizer.special))
+            self._stats = add_stats([self._stats, row_stats(array, self._tokenizer.special)], self._seq_len)
 
 
 def _listed(corpus_dir: Path, paths: list[Path]) -> list[list[Any]]:
-    return [[path.relative_to(corpus_dir).as_posix(), path.stat().st_size] for path in paths]
+    return [[path.relative_to(corpus_dir).as_posix(), path.stat().st_size, storage.sha256_of(path)] for path in paths]

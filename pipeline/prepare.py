@@ -1,9 +1,10 @@
 """From files to a prepared corpus: the stages of data preparation as Ray tasks, resumable at any moment.
 
 Every stage is a set of units with commit records, so the same command after any interruption continues, and the result
-is the same bytes whatever happened on the way and however many workers there were. A finished corpus is recognised
-without starting Ray. On a cluster, sources and corpus folder lie where every node sees them. Holds no data logic of its
-own: that is `data_prep.units`.
+is the same bytes whatever happened on the way and however many workers there were. What exists is trusted only once its
+SHA-256 was compared, and a unit with a damaged file is redone. A finished corpus is recognised without starting Ray. On
+a cluster, sources and corpus folder lie where every node sees them. Holds no data logic of its own: that is
+`data_prep.units`.
 """
 
 from collections import Counter
@@ -14,8 +15,8 @@ from typing import Any, Protocol
 
 from cluster.session import session
 from cluster.tasks import Unit, run_units
+from data_prep import integrity, storage
 from data_prep import manifest as manifests
-from data_prep import storage
 from data_prep.corpus import CorpusConfig
 from data_prep.errors import DataError
 from data_prep.manifest import Manifest
@@ -47,7 +48,7 @@ def prepare(
     """
     corpus_dir = storage.make_folder(Path(corpus_dir)).absolute()
     plan = obtain_plan(config, seed, corpus_dir)
-    finished = _finished(corpus_dir, plan)
+    finished = _finished(corpus_dir, plan, console)
     if finished is not None:
         if console is not None:
             console.say(f"prepare: the corpus in {corpus_dir} is complete: {_summary(finished)}")
@@ -133,9 +134,14 @@ class _Work:
             "documents": [result["sha256"] for result in documents] if self.config.tokenizer.path is None else None,
             "removals": removals if self.config.tokenizer.path is None else None,
         }
+        path = self.config.tokenizer.path
+        if path is not None:  # a worker's working directory is another one
+            path = str(Path(path).expanduser().absolute())
+        settings = self.config.tokenizer.model_copy(update={"path": path})
+        config = self.config.model_copy(update={"tokenizer": settings})
         unit = Unit(
             name="tokenizer",
-            payload=TokenizerTask(corpus_dir=self.corpus_dir, config=self.config, units=len(self.plan.units)),
+            payload=TokenizerTask(corpus_dir=self.corpus_dir, config=config, units=len(self.plan.units)),
             record=self.corpus_dir / "parts" / "tokenizer.json",
             identity=fingerprint(identity),
         )
@@ -170,9 +176,15 @@ class _Work:
         return DocumentsTask(corpus_dir=self.corpus_dir, config=self.config, unit=unit, files=files)
 
     def _run(self, stage: str, work: Callable[[Any], dict[str, Any]], units: list[Unit]) -> list[dict[str, Any]]:
-        self._ensure_ray(units)
+        kept = {unit.name for unit in units if self._done(unit)}
+        if len(kept) < len(units):
+            self._ensure_ray()
+
+        def intact(unit: Unit, result: dict[str, Any]) -> bool:
+            return unit.name in kept
+
         if self.console is None:
-            return run_units(work, units, intact=self._intact)
+            return run_units(work, units, intact=intact)
         with self.console.stage(f"prepare {stage}", total=len(units), unit="units") as progress:
             totals: Counter[str] = Counter()
 
@@ -180,27 +192,27 @@ class _Work:
                 totals.update(_figures(result))
                 progress.advance(1, **totals)
 
-            return run_units(work, units, intact=self._intact, on_record=on_record)
+            return run_units(work, units, intact=intact, on_record=on_record)
 
-    def _ensure_ray(self, units: list[Unit]) -> None:
-        """Start Ray if a unit is left to run; a session inside a session is the same one, so this may repeat."""
-        if all(self._done(unit) for unit in units):
-            return
+    def _ensure_ray(self) -> None:
+        """Start Ray; a session inside a session is the same one, so this may repeat."""
         if self._start_ray is not None:
             self._start_ray()
         else:
             self._stack.enter_context(session())
 
     def _done(self, unit: Unit) -> bool:
+        """Whether the unit is committed and the files its record speaks of are there as it left them."""
         from cluster.tasks import committed
 
         result = committed(unit)
-        return result is not None and self._intact(unit, result)
-
-    def _intact(self, unit: Unit, result: dict[str, Any]) -> bool:
-        """Whether the files a record speaks of are there, at their size."""
-        paths = [(self.corpus_dir / name, size) for name, size in result["files"]]
-        return all(path.is_file() and path.stat().st_size == size for path, size in paths)
+        if result is None:
+            return False
+        files = [(self.corpus_dir / name, size, sha256) for name, size, sha256 in result["files"]]
+        return all(
+            path.is_file() and path.stat().st_size == size and storage.sha256_of(path) == sha256
+            for path, size, sha256 in files
+        )
 
 
 def _publish(manifest: Manifest, corpus_dir: Path) -> None:
@@ -214,28 +226,21 @@ def _publish(manifest: Manifest, corpus_dir: Path) -> None:
     manifests.save(manifest, corpus_dir)
 
 
-def _finished(corpus_dir: Path, plan: Plan) -> Manifest | None:
-    """The manifest when it is of this plan and everything it lists is in place; None when work is left."""
-    from data_prep import tokenizer
-    from data_prep.shards import RowReader
-
+def _finished(corpus_dir: Path, plan: Plan, console: ConsoleLike | None) -> Manifest | None:
+    """The manifest when it is of this plan and everything it lists is as it says; None when work is left."""
     if not (corpus_dir / manifests.FILE_NAME).exists():
         return None
     try:
         manifest = manifests.load(corpus_dir)
-        if (manifest.config_sha256, manifest.inputs_sha256, manifest.seed) != (
-            fingerprint(plan.config),
-            plan.inputs_sha256(),
-            plan.seed,
-        ):
-            return None
-        RowReader(corpus_dir, "train", manifest)
-        RowReader(corpus_dir, "heldout", manifest)
-        if tokenizer.fingerprint(corpus_dir / "tokenizer") != manifest.tokenizer_sha256:
-            return None
-    except (DataError, FileNotFoundError):
+    except DataError:  # torn or foreign: it is made again from the records
         return None
-    return manifest if all((corpus_dir / file.name).is_file() for file in manifest.heldout_documents) else None
+    made_of = (manifest.config_sha256, manifest.inputs_sha256, manifest.seed)
+    if made_of != (fingerprint(plan.config), plan.inputs_sha256(), plan.seed):
+        return None
+    damage = integrity.problems(corpus_dir, manifest)
+    if damage and console is not None:
+        console.say(f"prepare: restoring the corpus in {corpus_dir}: {'; '.join(damage)}")
+    return None if damage else manifest
 
 
 def _nothing_left(results: Sequence[dict[str, Any]]) -> str:

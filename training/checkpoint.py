@@ -11,6 +11,7 @@ Not here: writing in the background, retention, object storage.
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,9 +29,11 @@ from data_prep.rows import SpecialIds
 from training.encoder import Embeddings, Encoder
 from training.engine import STATES, Engine
 from training.objectives import Objective, build
+from training.ranks import on_rank_zero
 from training.settings import EncoderConfig, RunSpec
 
 MANIFEST = "manifest.json"
+VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Checkpoint:
 
     @property
     def sha256(self) -> str:
-        """Hash of the manifest, which holds the hashes of the parts: the identity of these weights."""
+        """Hash of the manifest, which holds the hashes of the parts: names this checkpoint and no other."""
         return storage.sha256_of(self.folder / MANIFEST)
 
 
@@ -75,23 +78,17 @@ def save(run_dir: Path, engine: Engine, spec: RunSpec, special: SpecialIds, pack
     """Write a checkpoint; every rank calls, every rank returns when it is complete."""
     final = run_dir / "checkpoints" / f"step-{progress.step:08d}"
     temporary = final.with_name(final.name + ".tmp")
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    if rank == 0:
+
+    def begin() -> None:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-    dist.barrier()
-    if engine.owns_slices:
-        part = temporary / f"part-{rank:05d}.safetensors"
-        save_file(_own_tensors(engine), part)
-        with open(part, "rb") as file:
-            os.fsync(file.fileno())
-    dist.barrier()
-    if rank == 0:
+
+    def commit() -> None:
         parts = sorted(temporary.glob("part-*.safetensors"))
         storage.write_json(
             temporary / MANIFEST,
             {
-                "version": 1,
+                "version": VERSION,
                 "parts": [{"name": p.name, "bytes": p.stat().st_size, "sha256": storage.sha256_of(p)} for p in parts],
                 "shapes": {name: list(p.shape) for name, p in engine.objective.named_parameters()},
                 "progress": asdict(progress),
@@ -99,13 +96,21 @@ def save(run_dir: Path, engine: Engine, spec: RunSpec, special: SpecialIds, pack
                 "special": special.model_dump(mode="json"),
                 "packed": packed,
                 "identity": spec.identity.fingerprint(),
-                "world_size": world_size,
+                "world_size": dist.get_world_size(),
             },
         )
-        shutil.rmtree(final, ignore_errors=True)
+        if final.exists():  # an invalid one: a valid one would have been resumed from
+            final.rename(final.with_name(f"{final.name}.broken-{time.time_ns()}"))
         temporary.rename(final)
         storage.sync_folder(final.parent)
+
+    on_rank_zero(begin)
+    part = temporary / f"part-{dist.get_rank():05d}.safetensors"
+    save_file(_own_tensors(engine), part)
+    with open(part, "rb") as file:
+        os.fsync(file.fileno())
     dist.barrier()
+    on_rank_zero(commit)
     return final
 
 
@@ -124,6 +129,10 @@ def verify(folder: Path) -> Checkpoint:
         raise CheckpointError(f"{folder} holds no {MANIFEST}: it is not a finished checkpoint; choose another.")
     try:
         manifest = json.loads(path.read_bytes())
+        found = Checkpoint(folder, manifest)
+        if manifest["version"] != VERSION or not manifest["parts"]:
+            raise CheckpointError(f"{path} is of another version or lists no parts: choose another checkpoint.")
+        _ = found.progress, found.spec, found.special, manifest["packed"], manifest["shapes"]
         for part in manifest["parts"]:
             file = folder / part["name"]
             if not file.is_file():
@@ -132,7 +141,7 @@ def verify(folder: Path) -> Checkpoint:
                 raise CheckpointError(f"{file} was cut or altered (size or sha256 differs): choose another checkpoint.")
     except (ValueError, KeyError, TypeError):
         raise CheckpointError(f"{path} is not a checkpoint manifest: choose another checkpoint.") from None
-    return Checkpoint(folder, manifest)
+    return found
 
 
 def newest(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -151,21 +160,20 @@ def load_tensors(checkpoint: Checkpoint, kinds: Iterable[str] = ("param",)) -> d
     missing or stands twice."""
     shapes: dict[str, list[int]] = checkpoint.manifest["shapes"]
     full = {kind: {name: torch.empty(shape).view(-1) for name, shape in shapes.items()} for kind in kinds}
-    filled = {kind: dict.fromkeys(shapes, 0) for kind in full}
+    pieces: dict[tuple[str, str], list[tuple[int, int]]] = {(kind, name): [] for kind in full for name in shapes}
     for part in checkpoint.manifest["parts"]:
         for key, tensor in _read_part(checkpoint.folder / part["name"]).items():
             kind, _, rest = key.partition("/")
             if kind not in full:
                 continue
             name, _, start = rest.rpartition("@")
-            full[kind][name][int(start) : int(start) + tensor.numel()] = tensor
-            filled[kind][name] += tensor.numel()
-    for kind, sizes in filled.items():
-        for name, size in sizes.items():
-            if size != full[kind][name].numel():
-                raise CheckpointError(
-                    f"{checkpoint.folder}: {kind} of {name} has {size} of {full[kind][name].numel()} values."
-                )
+            stop = int(start) + tensor.numel()
+            pieces[kind, name].append((int(start), stop))
+            full[kind][name][int(start) : stop] = tensor
+    for (kind, name), intervals in pieces.items():
+        edges = [0, *(edge for interval in sorted(intervals) for edge in interval), full[kind][name].numel()]
+        if any(edges[i] != edges[i + 1] for i in range(0, len(edges), 2)):
+            raise CheckpointError(f"{checkpoint.folder}: slices of {kind}/{name} do not fit together: choose another.")
     return {kind: {name: flat.view(shapes[name]) for name, flat in tensors.items()} for kind, tensors in full.items()}
 
 
@@ -191,7 +199,6 @@ def load_objective(folder: Path) -> tuple[Objective, Checkpoint]:
         identity.model,
         checkpoint.special,
         seq_len=identity.seq_len,
-        seed=identity.seed,
         packed=checkpoint.manifest["packed"],
     )
     objective.load_state_dict(load_tensors(checkpoint)["param"], strict=True)

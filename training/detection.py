@@ -31,7 +31,8 @@ def detection_statistics(scores_BL: Tensor, fake_BL: Tensor, real_BL: Tensor) ->
     histograms add over micro-batches and ranks and sorting does not."""
     flagged = (scores_BL > 0).float() * real_BL
     fakes = fake_BL * real_BL
-    bins = (scores_BL.sigmoid() * AUC_BINS).long().clamp(max=AUC_BINS - 1).flatten()
+    # a diverging run has NaN scores, which no bin takes: they must reach the loss and its check, not an index error
+    bins = (scores_BL.nan_to_num(0.0).sigmoid() * AUC_BINS).long().clamp(max=AUC_BINS - 1).flatten()
     histogram = torch.zeros(2, AUC_BINS, device=scores_BL.device)
     histogram[0].scatter_add_(0, bins, (real_BL - fakes).flatten())
     histogram[1].scatter_add_(0, bins, fakes.flatten())

@@ -128,6 +128,7 @@ class Encoder(nn.Module):
         first position only, `[B, 1, D]`: what a classifier needs, for a third less work at two layers."""
         mask = attention_mask(fragment_BL, packed)
         x_BLD = x_BLE if self.project is None else self.project(x_BLE)
-        for layer in self.layers[:-1]:
+        *body, last = self.layers
+        for layer in body:
             x_BLD = layer(x_BLD, mask)
-        return self.layers[-1](x_BLD, mask, 1 if first else None)
+        return last(x_BLD, mask, 1 if first else None)

@@ -4,7 +4,8 @@ Guarantees: gradients of the loss the loop hands in are summed over ranks and mi
 averaging over ranks is undone here, its division by accumulation is off); one joint clip; a step with a non-finite
 gradient changes nothing. The process group must exist before (`torch.distributed`); the engine never starts one.
 
-Not here: ZeRO-3, mixed precision, compilation, the plain-DDP twin.
+Not here: ZeRO-3, mixed precision, compilation, the plain-DDP twin; nor stage 0, which in fp32 would let a non-finite
+gradient into the weights.
 """
 
 import os
@@ -37,7 +38,7 @@ class Slice:
 
 
 class Engine:
-    """One objective under DeepSpeed ZeRO 0, 1 or 2."""
+    """One objective under DeepSpeed ZeRO 1 or 2."""
 
     def __init__(
         self,
@@ -58,10 +59,9 @@ class Engine:
         self._engine, _, _, _ = deepspeed.initialize(
             model=self.objective,
             optimizer=self._optimizer,
-            config=_deepspeed_config(micro_batch, accumulation, zero_stage, optimizer.grad_clip),
+            config=_deepspeed_config(micro_batch, accumulation, zero_stage, optimizer.grad_clip, device),
             dist_init_required=False,
         )
-        self._zero = zero_stage > 0
 
     def forward(self, batch: Batch) -> Outputs:
         """One micro-batch in training mode."""
@@ -78,10 +78,9 @@ class Engine:
             group["lr"] = learning_rate
         self._engine.step()
 
-    def gradient_norm(self) -> float | None:
-        """The joint norm before clipping of the last step; None where the engine does not know it (stage 0, fp32)."""
-        norm = self._engine.get_global_grad_norm()
-        return None if norm is None else float(norm)
+    def gradient_norm(self) -> float:
+        """The joint norm before clipping of the last step; infinite where that step was skipped."""
+        return float(self._engine.get_global_grad_norm())
 
     def skipped_steps(self) -> int:
         """Steps that changed nothing because a gradient was not finite."""
@@ -89,9 +88,6 @@ class Engine:
 
     def slices(self) -> Iterator[Slice]:
         """What this rank owns; over all ranks every element of every parameter exactly once."""
-        if not self._zero:
-            yield from self._whole_parameters()
-            return
         zero = self._engine.optimizer
         for name, parameter in self.objective.named_parameters():
             # DeepSpeed hangs on the parameter where it lies in this rank's fp32 partition
@@ -103,12 +99,6 @@ class Engine:
             states = {key: state.narrow(0, place.start, place.numel) for key, state in self._states(partition).items()}
             yield Slice(name, fragment.lp_fragment_address.start, {"param": fragment.hp_fragment, **states})
 
-    def _whole_parameters(self) -> Iterator[Slice]:
-        """Stage 0 replicates everything: rank 0 speaks for all when saving, every rank restores its own copy."""
-        for name, parameter in self.objective.named_parameters():
-            states = {key: state.view(-1) for key, state in self._states(parameter).items()}
-            yield Slice(name, 0, {"param": parameter.data.view(-1), **states})
-
     def _states(self, tensor: Tensor) -> dict[str, Tensor]:
         """The optimizer's state of one of its tensors, made before the first step if need be."""
         state: dict[str, Tensor] = self._optimizer.state[tensor]
@@ -116,11 +106,6 @@ class Engine:
             if key not in state:
                 state[key] = torch.zeros_like(tensor)
         return state
-
-    @property
-    def owns_slices(self) -> bool:
-        """Whether this rank's slices belong in a checkpoint."""
-        return self._zero or dist.get_rank() == 0
 
     def load(self, parameters: dict[str, Tensor], states: dict[str, dict[str, Tensor]]) -> None:
         """Overwrite parameters and optimizer state in place from full tensors by parameter name."""
@@ -138,13 +123,15 @@ class Engine:
         self._engine.destroy()
 
 
-def _deepspeed_config(micro_batch: int, accumulation: int, zero_stage: int, grad_clip: float) -> dict[str, Any]:
+def _deepspeed_config(
+    micro_batch: int, accumulation: int, zero_stage: int, grad_clip: float, device: torch.device
+) -> dict[str, Any]:
     # train_batch_size is left out: DeepSpeed would insist on micro × accumulation × world, ours may be ragged
     return {
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": grad_clip,
-        "zero_optimization": {"stage": zero_stage, "overlap_comm": torch.cuda.is_available()},
+        "zero_optimization": {"stage": zero_stage, "overlap_comm": device.type == "cuda"},
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 2**62,
         "wall_clock_breakdown": False,

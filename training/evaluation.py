@@ -1,10 +1,12 @@
-"""Held-out losses of a run: the same rows with the same masks for every arm that shares a corpus and a seed.
+"""Held-out losses of a run: one random sample of the held-out rows, the same for every arm that shares a corpus.
+
+Arms with the same masking rule see the same masks. BERT's masked-token loss is taken, as in training, on rows half of
+whose second segments are exchanged.
 
 Rows are dealt to ranks in equal numbers of equal micro-batches (the last filled with weight-0 rows), so no rank ever
 waits for another that has no batch left. Sums, not means, are reduced over ranks.
 """
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -18,12 +20,12 @@ from training.settings import Placement
 def evaluate_heldout(
     objective: Objective, loader: Loader, n_rows: int, placement: Placement, device: torch.device
 ) -> dict[str, float]:
-    """The objective's figures over the first `eval_rows` held-out rows, named `heldout/…`."""
+    """The objective's figures over `eval_rows` held-out rows, named `heldout/…`. Every rank must call."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     total = min(placement.eval_rows, n_rows)
     start, stop = rank_slice(total, rank, world_size)
     micro_batches = accumulation_steps(total, placement.micro_batch, world_size)
-    batches = loader.fixed_rows(np.arange(start, stop, dtype=np.int64), micro_batches)
+    batches = loader.sample(start, stop, micro_batches)
     sums: dict[str, torch.Tensor] = {}
     objective.eval()
     for batch in batches.micro_batches:

@@ -43,6 +43,7 @@ class FineTuned:
     n_dev: int
     label: NDArray[np.int64]
     prediction: NDArray[np.int64]
+    group: NDArray[np.int64]  # examples of one group are not independent
     scores: NDArray[np.float32]
     seconds: float
 
@@ -99,6 +100,7 @@ def finetune(
         n_dev=len(dev.labels),
         label=dev.labels,
         prediction=prediction,
+        group=data.dev_groups,
         scores=scores,
         seconds=time.monotonic() - start,
     )

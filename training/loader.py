@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.order import Order
-from data_prep.rows import RowStructure, SpecialIds, fragment_lengths, structure
+from data_prep.rows import SpecialIds, fragment_lengths, structure
 from data_prep.shards import RowReader
 from training.flops import Counts
 from training.masking import RowKeys
-from training.nextsentence import Partners
+from training.nextsentence import PairIndex, Partners
 from training.objectives import HostBatch, Objective, RowBatch, counts
 
 Int = NDArray[np.int64]
@@ -68,18 +68,20 @@ class Loader:
         self._global_batch = global_batch
         self._micro_batch = micro_batch
         self._slice = rank_slice(global_batch, rank, world_size)
+        self._pair_indices: dict[int, PairIndex] = {}
         self.accumulation = accumulation_steps(global_batch, micro_batch, world_size)
 
     def steps(self, position: int, count: int) -> Iterator[StepBatches]:
         """`count` consecutive steps from a stream position, one prepared ahead."""
+        if count == 0:
+            return
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as pool:
-            starts = [position + i * self._global_batch for i in range(count)]
-            ahead = pool.submit(self.step_at, starts[0]) if starts else None
-            for following in [*starts[1:], None]:
-                assert ahead is not None
+            ahead = pool.submit(self.step_at, position)
+            for following in range(1, count):
                 current = ahead.result()
-                ahead = None if following is None else pool.submit(self.step_at, following)
+                ahead = pool.submit(self.step_at, position + following * self._global_batch)
                 yield current
+            yield ahead.result()
 
     def step_at(self, position: int) -> StepBatches:
         """This rank's share of the step that begins at `position`."""
@@ -87,9 +89,11 @@ class Loader:
         epochs, rows = self._order.locate(np.arange(position + start, position + stop, dtype=np.int64))
         return self._assemble(epochs, rows, self.accumulation)
 
-    def fixed_rows(self, rows: Int, micro_batches: int) -> StepBatches:
-        """The given rows as `micro_batches` batches, masks as in epoch 0: for evaluation on the held-out split."""
-        return self._assemble(np.zeros_like(rows), rows, micro_batches)
+    def sample(self, start: int, stop: int, micro_batches: int) -> StepBatches:
+        """Positions `start` to `stop` of the first epoch as `micro_batches` batches: a fixed random sample of the
+        split, always under the same masks."""
+        epochs, rows = self._order.locate(np.arange(start, stop, dtype=np.int64))
+        return self._assemble(epochs, rows, micro_batches)
 
     def _assemble(self, epochs: Int, rows: Int, micro_batches: int) -> StepBatches:
         size = self._micro_batch
@@ -116,13 +120,23 @@ class Loader:
         return self._objective.prepare(RowBatch(stored, structure(stored, self._special), keys, self._partners(rows)))
 
     def _partners(self, rows: Int) -> Partners:
-        def fetch(draws: NDArray[np.uint64]) -> tuple[Int, RowStructure]:
-            _, first, size = self._reader.shard_of(rows)
-            others = np.maximum(size - 1, 1).astype(np.uint64)[:, None]
-            local = (rows - first)[:, None]
-            partner = first[:, None] + (local + 1 + (draws % others).astype(np.int64)) % size[:, None]
-            ids = self._reader.rows(partner.ravel()).astype(np.int64)
-            ids[np.repeat(size == 1, draws.shape[1])] = self._special.pad  # a shard of one row has no other
-            return ids, structure(ids, self._special)
+        """Partners for next-sentence exchanges of a batch, from each row's own shard."""
+
+        def fetch(draws: NDArray[np.uint64]) -> tuple[Int, Int, NDArray[np.bool_]]:
+            shards, first, _ = self._reader.shard_of(rows)
+            partner, start = np.empty_like(rows), np.empty_like(rows)
+            found = np.empty(len(rows), dtype=np.bool_)
+            for shard in np.unique(shards):
+                here = shards == shard
+                index = self._pair_index(int(shard))
+                partner[here], start[here], found[here] = index.partners(rows[here] - first[here], draws[here])
+            return self._reader.rows(first + partner).astype(np.int64), start, found
 
         return fetch
+
+    def _pair_index(self, shard: int) -> PairIndex:
+        if shard not in self._pair_indices:
+            entry = self._reader.shards[shard]
+            stored = self._reader.rows(np.arange(entry.first_row, entry.first_row + entry.rows))
+            self._pair_indices[shard] = PairIndex(structure(stored, self._special))
+        return self._pair_indices[shard]

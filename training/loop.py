@@ -2,13 +2,15 @@
 
 Guarantees: every loss is divided by the global count of the whole step, known before the first micro-batch; the host
 reads the device every `log_every` steps only; the stream position moves after the optimizer's step and lives in the
-checkpoint; the same world size repeats bit for bit, because dropout is seeded by (seed, step, rank, micro-batch).
-`done.json` is written last: a run with it is finished.
+checkpoint; on the CPU the same world size repeats bit for bit, because dropout is seeded by (seed, step, rank,
+micro-batch). `done.json` is written last: a run with it is finished.
 
 The process group exists before and outlives this module. Knows nothing of Ray, MLflow or the command line.
 """
 
+import json
 import platform
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -27,27 +29,28 @@ from training import checkpoint
 from training.checkpoint import Progress
 from training.engine import Engine, parameter_count
 from training.evaluation import evaluate_heldout
-from training.flops import Counts, train_flops
+from training.flops import Counts, executed_counts, train_flops
 from training.loader import Loader, StepBatches
 from training.meter import Meter
 from training.metrics import MetricWriter, flops_spent
 from training.objectives import Objective, build, to_device
 from training.optimizer import learning_rate
+from training.ranks import on_rank_zero
 from training.settings import RunSpec
 
 DONE = "done.json"
+RECORD = "run.json"
 
 
 def train(spec: RunSpec, corpus_dir: Path, run_dir: Path, device: torch.device) -> None:
-    """Train a run to its end on this rank; returns at once when it is done. Raises the same error on every rank."""
-    if (run_dir / DONE).exists():
+    """Train a run to its end on this rank; returns at once when it is done. Every rank must call.
+
+    Errors that all ranks can see (a loss that is not finite, a refused identity, rank 0's file work) are raised on all.
+    """
+    if on_rank_zero(lambda: _is_done(spec, run_dir)):
         return
     manifest = load_manifest(corpus_dir)
     _check_corpus(spec, manifest)
-    rank = dist.get_rank()
-    if rank == 0:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        storage.write_json(run_dir / "run.json", _run_record(spec))
     run = _Run(spec, manifest, corpus_dir, run_dir, device)
     try:
         run.resume()
@@ -55,6 +58,15 @@ def train(spec: RunSpec, corpus_dir: Path, run_dir: Path, device: torch.device) 
     finally:
         run.engine.close()
     dist.barrier()
+
+
+def _is_done(spec: RunSpec, run_dir: Path) -> bool:
+    """Whether the run is finished; refuses a finished run of another identity."""
+    if not (run_dir / DONE).exists():
+        return False
+    record = storage.read_json(run_dir / RECORD)
+    _refuse_changes(run_dir, record["identity"], spec)
+    return True
 
 
 class _Run:
@@ -69,12 +81,13 @@ class _Run:
         self.packed = manifest.layout == "packed"
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         torch.manual_seed(_torch_seed("init", identity.seed))
-        objective = build(
-            identity.arm, identity.model, self.special, seq_len=identity.seq_len, seed=identity.seed, packed=self.packed
-        )
-        self.loader = self._loader(RowReader(corpus_dir, "train", manifest), objective, identity.global_batch)
+        objective = build(identity.arm, identity.model, self.special, seq_len=identity.seq_len, packed=self.packed)
+        reader = RowReader(corpus_dir, "train", manifest)
+        self.loader = self._loader(reader, objective, identity.seed, identity.global_batch)
         self.heldout = RowReader(corpus_dir, "heldout", manifest)
-        self.heldout_loader = self._loader(self.heldout, objective, placement.micro_batch * self.world_size)
+        # keys of its own: row 7 held out is masked and sampled independently of row 7 trained on
+        heldout_seed = _torch_seed("heldout", identity.seed)
+        self.heldout_loader = self._loader(self.heldout, objective, heldout_seed, placement.micro_batch)
         self.engine = Engine(
             objective,
             identity.optimizer,
@@ -86,12 +99,12 @@ class _Run:
         self.progress = Progress()
         self.heldout_metrics: dict[str, float] = {}
 
-    def _loader(self, reader: RowReader, objective: Objective, global_batch: int) -> Loader:
+    def _loader(self, reader: RowReader, objective: Objective, seed: int, global_batch: int) -> Loader:
         return Loader(
             reader,
             objective,
             self.special,
-            seed=self.spec.identity.seed,
+            seed=seed,
             global_batch=global_batch,
             micro_batch=self.spec.placement.micro_batch,
             rank=self.rank,
@@ -99,31 +112,44 @@ class _Run:
         )
 
     def resume(self) -> None:
-        """Continue from the newest verified checkpoint, if any; an identity that changed is refused by key."""
-        found, passed_over = checkpoint.newest(self.run_dir)
-        spent = flops_spent(self.run_dir)
+        """Continue from the newest verified checkpoint, if any; an identity that changed is refused by key. Rank 0
+        chooses, and leaves a line in `events.jsonl` saying what it passed over and why."""
+        folder, spent = on_rank_zero(self._choose)
         self.progress = Progress(flops_spent=spent)
-        if found is None:
-            if passed_over:
-                raise CheckpointError(f"{self.run_dir}: no valid checkpoint is left ({passed_over[0]})")
+        if folder is None:
             return
-        changed = _changed_keys(found.spec, self.spec)
-        if changed:
-            raise ConfigError(
-                f"{self.run_dir}: was trained with another {', '.join(changed)}; use another --out or remove the folder"
-            )
+        found = checkpoint.verify(folder)
         checkpoint.restore(self.engine, found)
         self.progress = replace(found.progress, flops_spent=max(found.progress.flops_spent, spent))
+
+    def _choose(self) -> tuple[Path | None, float]:
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        found, passed_over = checkpoint.newest(self.run_dir)
+        if found is None and passed_over:
+            raise CheckpointError(f"{self.run_dir}: no valid checkpoint is left ({passed_over[0]})")
+        if found is not None:
+            _refuse_changes(self.run_dir, found.spec.identity.model_dump(mode="json"), self.spec)
+        storage.write_json(self.run_dir / RECORD, _run_record(self.spec))
+        for stale in (self.run_dir / "checkpoints").glob("*.tmp"):
+            shutil.rmtree(stale)
+        event = {"time": time.time(), "event": "started", "world_size": self.world_size, "passed_over": passed_over}
+        event["step"] = 0 if found is None else found.progress.step
+        with open(self.run_dir / "events.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(event) + "\n")
+        return (None if found is None else found.folder), flops_spent(self.run_dir)
 
     def train(self) -> None:
         """Steps to the end, then the final checkpoint and `done.json`."""
         meter = Meter(self.engine.objective, self.device)
         remaining = self.spec.steps - self.progress.step
-        if self.rank != 0:
-            self._steps(meter, remaining, None)
-        else:
-            with MetricWriter(self.run_dir) as writer:
+        if self.rank == 0 and remaining:
+            with MetricWriter(self.run_dir, self.progress.step) as writer:
                 self._steps(meter, remaining, writer)
+        else:
+            self._steps(meter, remaining, None)
+        if not self.heldout_metrics:  # killed between the last checkpoint and the record
+            self._evaluate()
+        on_rank_zero(lambda: storage.write_json(self.run_dir / DONE, self._done_record()))
 
     def _steps(self, meter: Meter, remaining: int, writer: MetricWriter | None) -> None:
         start = time.monotonic() - self.progress.seconds
@@ -135,8 +161,8 @@ class _Run:
                 self._log(meter, rate, writer)  # before saving, so that the checkpoint's ledger is up to date
             if self._due(placement.checkpoint_every):
                 self._save()
-        if self.rank == 0:
-            storage.write_json(self.run_dir / DONE, self._done_record())
+            if self._due(placement.log_every, placement.eval_every, placement.checkpoint_every):
+                meter.restart_clock()
 
     def _step(self, batches: StepBatches, meter: Meter) -> float:
         """One optimizer step; returns its learning rate."""
@@ -175,18 +201,23 @@ class _Run:
             raise DivergedError(
                 f"{self.spec.name}: the loss is not finite at step {self.progress.step}; lower the arm's learning_rate"
             )
-        norm = self.engine.gradient_norm()
-        if norm is not None:
-            figures["train/gradient_norm"] = norm
+        figures["train/gradient_norm"] = self.engine.gradient_norm()  # infinite: skipped, and counted as such
         if self._due(self.spec.placement.eval_every):
-            self.heldout_metrics = evaluate_heldout(
-                self.engine.objective, self.heldout_loader, self.heldout.n_rows, self.spec.placement, self.device
-            )
-            figures |= self.heldout_metrics
+            figures |= self._evaluate()
         if writer is not None:
             writer.write(
                 self.progress.step, {**_finite(figures), **self._clock(window.seconds, window.flop_counts, rate)}
             )
+
+    def _evaluate(self) -> dict[str, float]:
+        self.heldout_metrics = evaluate_heldout(
+            self.engine.objective, self.heldout_loader, self.heldout.n_rows, self.spec.placement, self.device
+        )
+        if not np.isfinite(self.heldout_metrics["heldout/loss"]):
+            raise DivergedError(
+                f"{self.spec.name}: the held-out loss is not finite at step {self.progress.step}; lower learning_rate"
+            )
+        return self.heldout_metrics
 
     def _count(self, window: Counts) -> None:
         flops = train_flops(self.spec.identity.arm, self.spec.identity.model, window)
@@ -210,6 +241,13 @@ class _Run:
             "skipped_steps": self.engine.skipped_steps(),
         }
 
+    def _executed(self) -> float:
+        """What the counted steps dispatched: whole rows, every mask slot, filler rows."""
+        identity = self.spec.identity
+        rows = self.spec.placement.micro_batch * self.loader.accumulation * self.world_size * self.progress.step
+        counts = executed_counts(rows, identity.seq_len, identity.arm.max_predictions(identity.seq_len))
+        return train_flops(identity.arm, identity.model, counts)
+
     def _save(self) -> None:
         checkpoint.save(self.run_dir, self.engine, self.spec, self.special, self.packed, self.progress)
 
@@ -221,8 +259,9 @@ class _Run:
             "flops_per_step": self.spec.flops_per_step,
             "flops_counted": progress.flops_counted,
             "flops_spent": progress.flops_spent,
+            "flops_executed": self._executed(),
             "tokens": progress.tokens,
-            "seconds": progress.seconds,
+            "seconds": progress.seconds,  # evaluation and saving included
             "tokens_per_second": progress.tokens / progress.seconds,
             "checkpoint": f"step-{progress.step:08d}",
             "heldout": _finite(self.heldout_metrics),
@@ -247,13 +286,17 @@ def _check_corpus(spec: RunSpec, manifest: Manifest) -> None:
         raise ConfigError(f"{spec.name}: the corpus is not the one this run was planned for; plan the run again")
 
 
-def _changed_keys(before: RunSpec, now: RunSpec) -> list[str]:
-    old, new = before.identity.model_dump(mode="json"), now.identity.model_dump(mode="json")
-    return [name for name in new if old.get(name) != new[name]]
+def _refuse_changes(run_dir: Path, before: dict[str, object], spec: RunSpec) -> None:
+    now = spec.identity.model_dump(mode="json")
+    changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    if changed:
+        raise ConfigError(
+            f"{run_dir}: was trained with another {', '.join(changed)}; use another --out or remove the folder"
+        )
 
 
 def _finite(figures: dict[str, float]) -> dict[str, float]:
-    """Without the figures that do not exist (an AUC over a batch without replaced tokens)."""
+    """Without the figures that do not exist: an AUC without replaced tokens, the norm of a skipped step."""
     return {name: value for name, value in figures.items() if np.isfinite(value)}
 
 

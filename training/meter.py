@@ -8,13 +8,14 @@ import time
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from training.flops import Counts
 from training.loader import StepBatches
-from training.objectives import Objective, Outputs
+from training.objectives import Objective, Outputs, to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,14 @@ class Meter:
     def global_counts(self, batches: StepBatches) -> dict[str, Tensor]:
         """What the losses of this step are divided by, summed over ranks; stays on the device."""
         self._counts = self._counts + batches.flop_counts
-        totals = torch.tensor([batches.loss_counts[name] for name in self._names], dtype=torch.float64).to(self._device)
+        counts = np.array([batches.loss_counts[name] for name in self._names], dtype=np.float64)
+        totals = to_device({"counts": counts}, self._device)["counts"]
         dist.all_reduce(totals)
         return dict(zip(self._names, totals.float().unbind(), strict=True))
+
+    def restart_clock(self) -> None:
+        """Leave what happened since the last read (evaluation, a checkpoint) out of the next window's seconds."""
+        self._started = time.monotonic()
 
     def add(self, outputs: Outputs) -> None:
         """Add a micro-batch's statistics."""

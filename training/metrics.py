@@ -1,8 +1,8 @@
 """Metric lines: the record of a run that everything else reads.
 
 Rank 0 appends one JSON object a line to `metrics/A-NNNNN.jsonl`, a new numbered file for each attempt, flushed a line
-at a time. Readers keep the last attempt of a step and drop a torn last line, so a killed run needs no repair. Nothing
-here talks to a tracking server.
+at a time. Each line says at which step its attempt resumed: readers drop what earlier attempts wrote beyond it (that
+trajectory is lost) and a torn last line, so a killed run needs no repair. Nothing here talks to a tracking server.
 """
 
 import json
@@ -13,11 +13,14 @@ from typing import Any
 
 from data_prep.errors import DataError
 
+_TAIL_BYTES = 1 << 16  # many lines; one line is a kilobyte
+
 
 class MetricWriter:
     """Appends lines of one attempt; use as a context manager."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, resumed_at: int = 0) -> None:
+        self._resumed_at = resumed_at
         folder = run_dir / "metrics"
         folder.mkdir(parents=True, exist_ok=True)
         taken = [int(path.stem.removeprefix("A-")) for path in folder.glob("A-*.jsonl")]
@@ -26,7 +29,13 @@ class MetricWriter:
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Append the values of a completed step."""
-        line = {"attempt": self.attempt, "step": step, "time": time.time(), "values": values}
+        line = {
+            "attempt": self.attempt,
+            "resumed_at": self._resumed_at,
+            "step": step,
+            "time": time.time(),
+            "values": values,
+        }
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
 
@@ -40,19 +49,37 @@ class MetricWriter:
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """All lines of a run, one a step (the last attempt's), in step order; an empty list before the first line."""
-    by_step: dict[int, dict[str, Any]] = {}
-    for path in sorted((run_dir / "metrics").glob("A-*.jsonl")):
-        for line in _lines(path):
-            by_step[line["step"]] = line
-    return [by_step[step] for step in sorted(by_step)]
+    """The lines of the surviving trajectory, one a step, in step order; an empty list before the first line."""
+    surviving: dict[int, dict[str, Any]] = {}
+    for path in _segments(run_dir):
+        lines = _lines(path)
+        if lines:
+            surviving = {step: line for step, line in surviving.items() if step <= lines[0]["resumed_at"]}
+        surviving |= {line["step"]: line for line in lines}
+    return [surviving[step] for step in sorted(surviving)]
+
+
+def newest_line(run_dir: Path) -> dict[str, Any] | None:
+    """The last line of the newest attempt, reading no more than its end; None before the first line."""
+    segments = _segments(run_dir)
+    if not segments:
+        return None
+    with open(segments[-1], "rb") as file:
+        file.seek(0, 2)
+        file.seek(max(0, file.tell() - _TAIL_BYTES))
+        complete = file.read().split(b"\n")[:-1]
+    return json.loads(complete[-1]) if complete else None
 
 
 def flops_spent(run_dir: Path) -> float:
     """Model FLOPs spent by all attempts so far as far as they were logged, 0 before the first line. The figure only
     grows, from one attempt to the next, so what a lost attempt repeated is not forgotten."""
-    lines = (line for path in (run_dir / "metrics").glob("A-*.jsonl") for line in _lines(path))
+    lines = (line for path in _segments(run_dir) for line in _lines(path))
     return max((line["values"].get("flops_spent", 0.0) for line in lines), default=0.0)
+
+
+def _segments(run_dir: Path) -> list[Path]:
+    return sorted((run_dir / "metrics").glob("A-*.jsonl"))
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

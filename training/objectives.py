@@ -62,12 +62,11 @@ class Outputs:
 class Objective(nn.Module, ABC):
     """The networks of one arm and what they are trained to do."""
 
-    def __init__(self, model: EncoderConfig, special: SpecialIds, seq_len: int, seed: int, packed: bool) -> None:
+    def __init__(self, model: EncoderConfig, special: SpecialIds, seq_len: int, packed: bool) -> None:
         super().__init__()
         self.config = model
         self.special = special
         self.seq_len = seq_len
-        self.seed = seed
         self.packed = packed
 
     @abstractmethod
@@ -100,8 +99,11 @@ def counts(batch: HostBatch) -> dict[str, int]:
 
 
 def to_device(batch: HostBatch, device: torch.device) -> Batch:
-    """Numpy arrays as tensors on the device."""
-    return {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in batch.items()}
+    """Numpy arrays as tensors on the device; through pinned memory to a GPU, so that the host does not wait."""
+    tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
+    if device.type == "cuda":
+        tensors = {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
+    return tensors
 
 
 def _common(rows_BL: NDArray[np.int64], structure: RowStructure) -> HostBatch:
@@ -133,10 +135,8 @@ def masked_token_loss(logits_BKV: Tensor, batch: Batch) -> tuple[Tensor, Tensor]
 class Electra(Objective):
     """Replaced-token detection: generator and discriminator trained jointly, sharing all embeddings."""
 
-    def __init__(
-        self, arm: ElectraArm, model: EncoderConfig, special: SpecialIds, seq_len: int, seed: int, packed: bool
-    ) -> None:
-        super().__init__(model, special, seq_len, seed, packed)
+    def __init__(self, arm: ElectraArm, model: EncoderConfig, special: SpecialIds, seq_len: int, packed: bool) -> None:
+        super().__init__(model, special, seq_len, packed)
         self.arm = arm
         self.slots = arm.max_predictions(seq_len)
         generator = model.scaled(arm.generator_width, arm.generator_depth)
@@ -161,13 +161,13 @@ class Electra(Objective):
             batch.rows,
             batch.structure,
             counter,
-            seed=self.seed,
+            seed=batch.keys.seed,
             mask_prob=self.arm.mask_prob,
             slots=self.slots,
             mask_id=self.special.mask,
             mask_rate=0.85,  # the rest keep their token and are sampled over all the same
         )
-        uniforms = sampling_uniforms(counter, self.seed, self.slots)
+        uniforms = sampling_uniforms(counter, batch.keys.seed, self.slots)
         return {**_common(batch.rows, batch.structure), **_masked(plan), "uniforms": uniforms}
 
     def forward(self, batch: Batch) -> Outputs:
@@ -219,8 +219,8 @@ class Electra(Objective):
 class MaskedLanguageModel(Objective):
     """The part BERT and RoBERTa share: one encoder, one masked-token head."""
 
-    def __init__(self, model: EncoderConfig, special: SpecialIds, seq_len: int, seed: int, packed: bool) -> None:
-        super().__init__(model, special, seq_len, seed, packed)
+    def __init__(self, model: EncoderConfig, special: SpecialIds, seq_len: int, packed: bool) -> None:
+        super().__init__(model, special, seq_len, packed)
         self.embeddings = Embeddings(model)
         self.encoder = Encoder(model)
         self.mlm_head = MaskedTokenHead(model)
@@ -247,12 +247,10 @@ class MaskedLanguageModel(Objective):
 class Bert(MaskedLanguageModel):
     """BERT: ten static masks a row, next-sentence pairs made by exchanging second segments."""
 
-    def __init__(
-        self, arm: BertArm, model: EncoderConfig, special: SpecialIds, seq_len: int, seed: int, packed: bool
-    ) -> None:
+    def __init__(self, arm: BertArm, model: EncoderConfig, special: SpecialIds, seq_len: int, packed: bool) -> None:
         if packed:
             raise ValueError("objective 'bert' needs rows of one pair each: layout 'segments'")
-        super().__init__(model, special, seq_len, seed, packed)
+        super().__init__(model, special, seq_len, packed)
         self.arm = arm
         self.slots = arm.max_predictions(seq_len)
         self.pair_head = NextSentenceHead(model)
@@ -267,7 +265,7 @@ class Bert(MaskedLanguageModel):
             rows,
             batch.structure,
             batch.keys.counter(self.arm.mask_versions),
-            seed=self.seed,
+            seed=batch.keys.seed,
             mask_prob=self.arm.mask_prob,
             slots=self.slots,
             mask_id=self.special.mask,
@@ -297,10 +295,8 @@ class Bert(MaskedLanguageModel):
 class Roberta(MaskedLanguageModel):
     """RoBERTa: a fresh mask every epoch, nothing but masked tokens."""
 
-    def __init__(
-        self, arm: RobertaArm, model: EncoderConfig, special: SpecialIds, seq_len: int, seed: int, packed: bool
-    ) -> None:
-        super().__init__(model, special, seq_len, seed, packed)
+    def __init__(self, arm: RobertaArm, model: EncoderConfig, special: SpecialIds, seq_len: int, packed: bool) -> None:
+        super().__init__(model, special, seq_len, packed)
         self.arm = arm
         self.slots = arm.max_predictions(seq_len)
         self.random_ids = np.setdiff1d(
@@ -315,7 +311,7 @@ class Roberta(MaskedLanguageModel):
             batch.rows,
             batch.structure,
             batch.keys.counter(),
-            seed=self.seed,
+            seed=batch.keys.seed,
             mask_prob=self.arm.mask_prob,
             slots=self.slots,
             mask_id=self.special.mask,
@@ -330,14 +326,12 @@ class Roberta(MaskedLanguageModel):
         return Outputs({"mlm": mlm_sum}, statistics)
 
 
-def build(
-    arm: ArmConfig, model: EncoderConfig, special: SpecialIds, *, seq_len: int, seed: int, packed: bool
-) -> Objective:
+def build(arm: ArmConfig, model: EncoderConfig, special: SpecialIds, *, seq_len: int, packed: bool) -> Objective:
     """The objective of an arm, initialised from the global torch generator (seed it first)."""
     match arm:
         case ElectraArm():
-            return Electra(arm, model, special, seq_len, seed, packed)
+            return Electra(arm, model, special, seq_len, packed)
         case BertArm():
-            return Bert(arm, model, special, seq_len, seed, packed)
+            return Bert(arm, model, special, seq_len, packed)
         case RobertaArm():
-            return Roberta(arm, model, special, seq_len, seed, packed)
+            return Roberta(arm, model, special, seq_len, packed)

@@ -6,7 +6,8 @@
 * `bigram_shift`: are two adjacent words inverted (as in SentEval, Conneau & Kiela 2018)? Close to replaced-token
   detection, hence outside the mean.
 
-Train and dev never share a document, nor a text. Everything is a function of the documents and the configuration,
+Train and dev never share a document, nor a text. Examples of one document carry its number as their group, because
+their answers are not independent. Everything is a function of the documents and the configuration,
 whatever the files they lie in. The scores tell models of one experiment apart; they are no benchmark's.
 """
 
@@ -62,6 +63,11 @@ class Document:
     topic: str
     sentences: tuple[str, ...]
     dev: bool
+
+    @property
+    def group(self) -> int:
+        """A number of 63 bits made of the id."""
+        return int(keyed.key("probe-group", self.id)) >> 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,7 @@ def _sentence_order(documents: list[Document], config: ProbesConfig) -> TaskData
             if not (fits[i] and fits[i + 1]) or first == second:
                 continue
             swapped = int(words[i, 1] % 2)
-            example = Example(second, first, 1) if swapped else Example(first, second, 0)
+            example = Example(*((second, first) if swapped else (first, second)), swapped, document.group)
             source = "\n".join(sorted((first, second)))
             candidates.append(Candidate(int(words[i, 0]), source, document, example))
     return _select("sentence_order", ("in order", "swapped"), candidates, documents, config)
@@ -143,7 +149,7 @@ def _bigram_shift(documents: list[Document], config: ProbesConfig) -> TaskData:
             if shifted:
                 j = places[int(words[i, 2] % len(places))]
                 tokens[j], tokens[j + 1] = tokens[j + 1], tokens[j]
-            example = Example(" ".join(tokens), None, shifted)
+            example = Example(" ".join(tokens), None, shifted, document.group)
             candidates.append(Candidate(int(words[i, 0]), sentence, document, example))
     return _select("bigram_shift", ("in order", "inverted"), candidates, documents, config)
 
@@ -169,7 +175,7 @@ def _source_topic(documents: list[Document], config: ProbesConfig) -> TaskData:
         passages = list(_passages(document, topics, config))
         words = _words("source_topic", config, document, len(passages))
         for i, passage in enumerate(passages):
-            example = Example(passage, None, topics.index(document.topic))
+            example = Example(passage, None, topics.index(document.topic), document.group)
             candidates.append(Candidate(int(words[i, 0]), passage, document, example))
     return _select("source_topic", topics, candidates, documents, config)
 

@@ -21,6 +21,7 @@ from training.masking import mask_counts
 from training.settings import (
     ArmConfig,
     BertArm,
+    ElectraArm,
     EncoderConfig,
     Identity,
     ModelConfig,
@@ -126,6 +127,14 @@ def _check(arm: ArmConfig, model: ModelConfig, manifest: Manifest) -> None:
         raise ConfigError(
             f"arms: {arm.label!r} needs pairs of segments; set corpus.layout to 'segments' or drop the arm"
         )
+    if isinstance(arm, ElectraArm):
+        try:
+            model.encoder(manifest.vocab_size).scaled(arm.generator_width, arm.generator_depth)
+        except ValueError:
+            raise ConfigError(
+                f"arms: generator_width {arm.generator_width} of hidden_size {model.hidden_size} does not split into "
+                "heads of 64; choose a width that gives a multiple of the number of heads"
+            ) from None
     if manifest.seq_len > model.max_positions:
         raise ConfigError(
             f"model.max_positions: {model.max_positions} is less than the corpus's seq_len {manifest.seq_len}; "

@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt, model_validator
 from data_prep.settings import Settings
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
+MaskRate = Annotated[float, Field(gt=0.0, le=0.5)]  # above a half, short rows run out of words to mask
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 
@@ -66,7 +66,7 @@ class ArmBase(Settings):
 
     name: Annotated[str, Field(default="", pattern=r"^[a-z0-9_-]*$")]
     learning_rate: Positive
-    mask_prob: Probability = 0.15
+    mask_prob: MaskRate = 0.15
 
     @property
     def label(self) -> str:
@@ -122,7 +122,7 @@ class TrainingConfig(Settings):
     micro_batch: PositiveInt
     warmup_fraction: Fraction = 0.05  # of the run's steps; the reference's 10k of 1M is .01
     optimizer: OptimizerConfig = OptimizerConfig()
-    zero_stage: Literal[0, 1, 2] = 1
+    zero_stage: Literal[1, 2] = 1
     log_every: PositiveInt = 20
     eval_every: PositiveInt | None = None  # None: at the end only
     eval_rows: PositiveInt = 512
@@ -148,7 +148,7 @@ class Placement(Settings):
     """What may change between attempts: recorded, never compared."""
 
     micro_batch: PositiveInt
-    zero_stage: Literal[0, 1, 2] = 1
+    zero_stage: Literal[1, 2] = 1
     log_every: PositiveInt = 20
     eval_every: PositiveInt | None = None
     eval_rows: PositiveInt = 512

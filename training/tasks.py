@@ -22,11 +22,13 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One sentence or a pair, with its class."""
+    """One sentence or a pair, with its class. Examples of one `group` (of one document, say) are not independent of
+    one another; None: it stands alone."""
 
     text_a: str
     text_b: str | None
     label: int
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +58,19 @@ class TaskData:
         counts = np.bincount([example.label for example in self.dev], minlength=len(self.classes))
         return float(counts.max() / counts.sum())
 
+    @property
+    def dev_groups(self) -> Labels:
+        """The group of each dev example `[n_dev]`, what intervals draw; without one, an example is its own."""
+        return np.array([i if e.group is None else e.group for i, e in enumerate(self.dev)], dtype=np.int64)
+
     def lines(self) -> Iterator[str]:
         """The JSON lines of the file, header first: the same data always gives the same bytes."""
         yield json.dumps({"suite": self.suite, "task": self.task, "classes": self.classes, "subset": self.subset})
         for split, examples in (("train", self.train), ("dev", self.dev)):
             for example in examples:
-                yield json.dumps([split, example.text_a, example.text_b, example.label], ensure_ascii=False)
+                group = [] if example.group is None else [example.group]
+                row = [split, example.text_a, example.text_b, example.label, *group]
+                yield json.dumps(row, ensure_ascii=False)
 
     def sha256(self) -> str:
         """SHA-256 (hex) of the file `save` writes."""
@@ -84,11 +93,11 @@ def load_task(path: Path) -> TaskData:
             header = json.loads(next(file))
             rows = [json.loads(line) for line in file]
         sides: dict[str, list[Example]] = {"train": [], "dev": []}
-        for split, text_a, text_b, label in rows:
-            sides[split].append(Example(text_a, text_b, label))
+        for split, text_a, text_b, label, *group in rows:
+            sides[split].append(Example(text_a, text_b, label, *group))
         classes = tuple(header["classes"])
         return TaskData(suite=header["suite"], task=header["task"], classes=classes, subset=header["subset"], **sides)
-    except (OSError, StopIteration, ValueError, KeyError) as error:
+    except (OSError, StopIteration, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is not a readable task file ({error}); delete it and evaluate again.") from error
 
 

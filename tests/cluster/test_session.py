@@ -1,15 +1,17 @@
 """The embedded Ray: reused when nested, small, and gone with its driver however the driver ends."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from cluster.session import session
+from cluster.session import remove_abandoned, session
 from data_prep.errors import ConfigError, PreflightError
 
 pytestmark = pytest.mark.multi
@@ -61,9 +63,26 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def test_folders_of_killed_sessions_are_removed_and_no_others(tmp_path: Path) -> None:
+    for name in ("electra-dead", "electra-alive", "electra-foreign", "other"):
+        (tmp_path / name).mkdir()
+    for name in ("electra-dead", "electra-alive", "other"):
+        (tmp_path / name / "session.lock").touch()
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "session.lock").touch()
+    (tmp_path / "electra-link").symlink_to(tmp_path / "target")
+    with open(tmp_path / "electra-alive" / "session.lock", "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert remove_abandoned(tmp_path) == 1
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"electra-alive", "electra-foreign", "electra-link", "other", "target"}
+    assert (tmp_path / "target" / "session.lock").exists()
+
+
 @pytest.mark.slow
 def test_ray_dies_with_a_killed_driver(tmp_path: Path) -> None:
     mark = tmp_path / "running"
+    before = set(Path(tempfile.gettempdir()).glob("electra-*/session.lock"))
     driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(mark)], cwd=ROOT)
     try:
         deadline = time.monotonic() + 120
@@ -75,6 +94,10 @@ def test_ray_dies_with_a_killed_driver(tmp_path: Path) -> None:
 
         workers = [pid for pid in family if "ray::_execute" in " ".join(psutil.Process(pid).cmdline())]
         assert workers
+        folders = set(Path(tempfile.gettempdir()).glob("electra-*/session.lock")) - before
+        assert len(folders) == 1
+        remove_abandoned(Path(tempfile.gettempdir()))
+        assert all(path.exists() for path in folders)  # its owner lives
     finally:
         os.kill(driver.pid, signal.SIGKILL)
         driver.wait()
@@ -85,6 +108,8 @@ def test_ray_dies_with_a_killed_driver(tmp_path: Path) -> None:
     while any(is_alive(pid) for pid in family):
         assert time.monotonic() - killed < 120
         time.sleep(1)
+    remove_abandoned(Path(tempfile.gettempdir()))
+    assert not any(path.parent.exists() for path in folders)
 
 
 def test_an_address_where_nothing_listens_is_a_preflight_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Units run once, are committed last, survive the death of their worker, and fail with the user's sentence."""
 
+import errno
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import pytest
 
 from cluster import tasks
 from cluster.tasks import Unit, committed, run_units
+from data_prep import storage
 from data_prep.errors import DataError, PreflightError
 
 pytestmark = [pytest.mark.multi, pytest.mark.usefixtures("ray_session")]
@@ -41,6 +43,15 @@ def user_error(payload: dict[str, Any]) -> dict[str, Any]:
     if payload["n"] == 2:
         raise DataError("corpus.jsonl: line 3 is not what it should be.")
     return square(payload)
+
+
+def full_disk(payload: dict[str, Any]) -> dict[str, Any]:
+    with storage.atomic_writer(Path(payload["folder"]) / "out.tar"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def unreadable(payload: dict[str, Any]) -> dict[str, Any]:
+    return {"text": (Path(payload["folder"]) / "none.txt").read_text()}
 
 
 def defect(payload: dict[str, Any]) -> dict[str, Any]:
@@ -114,6 +125,27 @@ def test_a_users_error_comes_out_as_itself_and_finished_units_stay(tmp_path: Pat
     assert type(error.value) is DataError
     assert str(error.value) == "corpus.jsonl: line 3 is not what it should be."
     assert committed(units[0]) is not None and committed(units[2]) is None
+
+
+@pytest.mark.parametrize(
+    ("work", "file", "reason"),
+    [(full_disk, "out.tar", "No space left on device"), (unreadable, "none.txt", "No such file or directory")],
+)
+def test_what_the_system_refuses_is_one_sentence_with_path_and_reason(
+    tmp_path: Path, work: tasks.Work, file: str, reason: str
+) -> None:
+    with pytest.raises(PreflightError) as error:
+        run_units(work, make_units(tmp_path, 1))
+    assert type(error.value) is PreflightError and error.value.exit_code == 3
+    assert str(error.value) == (
+        f"unit 0: {tmp_path / file} ({reason}); put this right and run again: finished units are kept."
+    )
+
+
+def test_a_record_that_cannot_be_written_is_one_sentence_too(tmp_path: Path) -> None:
+    (tmp_path / "parts").touch()  # where the folder of the records should be
+    with pytest.raises(PreflightError, match=rf"unit 0: {tmp_path}/parts \(File exists\)"):
+        run_units(square, make_units(tmp_path, 1))
 
 
 def test_a_defect_keeps_its_type_and_remote_traceback(tmp_path: Path) -> None:

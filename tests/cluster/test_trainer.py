@@ -7,7 +7,7 @@ import pytest
 
 from cluster.config import ClusterConfig
 from cluster.trainer import train_runs
-from data_prep.errors import DataError
+from data_prep.errors import DataError, PreflightError
 from data_prep.manifest import load
 from tests.training.synthetic import write_corpus
 from training.checkpoint import load_objective
@@ -78,6 +78,27 @@ def test_a_users_mistake_in_a_worker_keeps_its_sentence(corpus: Path, tmp_path: 
     folder = tmp_path / "corpus"
     write_corpus(folder)
     planned = specs(folder)
-    next((folder / "train").glob("*.tar")).unlink()
-    with pytest.raises(DataError, match="is missing"):
+    run_dir = tmp_path / "runs" / planned[0].name
+    run_dir.mkdir(parents=True)
+    (run_dir / "checkpoints").write_text("not a folder")
+    with pytest.raises(PreflightError, match="checkpoints"):
         train_runs(planned, folder, tmp_path / "runs", ClusterConfig(num_workers=1), lambda spec, line: None)
+
+
+def test_an_altered_shard_is_found_before_anything_starts(tmp_path: Path) -> None:
+    write_corpus(tmp_path)
+    planned = specs(tmp_path)
+    shard = sorted((tmp_path / "train").glob("*.tar"))[1]
+    data = bytearray(shard.read_bytes())
+    data[700] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(DataError, match=rf"{shard.name} was altered"):
+        train_runs(planned, tmp_path, tmp_path / "runs", ClusterConfig(num_workers=1), lambda spec, line: None)
+
+
+def test_a_cluster_that_is_too_small_is_refused(corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(PreflightError, match=r"500 workers need 500 CPUs and Ray has 2"):
+        train_runs(specs(corpus), corpus, tmp_path, ClusterConfig(num_workers=500), lambda spec, line: None)
+    with pytest.raises(PreflightError, match=r"need 1 GPUs and Ray has 0"):
+        config = ClusterConfig(num_workers=1, use_gpu=True)
+        train_runs(specs(corpus), corpus, tmp_path, config, lambda spec, line: None)

@@ -17,6 +17,7 @@ LOOSE = CleaningConfig(min_chars=0, min_letters=0.0, max_symbols=1.0)
         ("a\r\nb\rc\u2028d", "a\nb\nc\nd"),
         ("  a \t\u00a0 b  \n\n\n\n c ", "a b\n\nc"),
         ("\ufeffa", "a"),
+        ("a\n\u205f\n\u1680\n\u205f\nb", "a\n\nb"),
         ("x\ud83d\ude00y", "x\U0001f600y"),  # a pair written as two escapes
         ("x\ud800y", "x\ufffdy"),
     ],

@@ -1,5 +1,7 @@
 """Docstrings become documents: deterministic, named, grouped by class, packages in proportion."""
 
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,27 @@ def test_descriptions_follow_the_headers() -> None:
     metadata = b"Metadata-Version: 2.1\nName: Some-Thing\n\n" + body
     found = list(installed_docs.documents("descriptions", "descriptions/some-thing", metadata))
     assert found == [("descriptions/some-thing", "some-thing", "A description that is written for people to read.")]
+
+
+def test_descriptions_are_of_others_with_a_name_and_the_first_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place, folder, name in [
+        ("first", "thing-1.dist-info", "Name: Some_Thing\n"),
+        ("second", "thing-2.dist-info", "Name: some.thing\n"),
+        ("first", "own-1.dist-info", "Name: Electra_Pretraining\n"),
+        ("first", "nameless-1.dist-info", ""),
+    ]:
+        (tmp_path / place / folder).mkdir(parents=True)
+        (tmp_path / place / folder / "METADATA").write_text(f"Metadata-Version: 2.1\n{name}Version: 1\n\nText.\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path / "second")])
+    found = [(file.name, file.path) for file in installed_docs.list_files((installed_docs.DESCRIPTIONS,))]
+    assert found == [("descriptions/some-thing", tmp_path / "first/thing-1.dist-info/METADATA")]
+
+
+def test_our_own_distribution_is_known_by_its_name() -> None:
+    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["name"] == installed_docs.OWN
 
 
 def test_the_standard_library_gives_real_prose_and_no_tests() -> None:

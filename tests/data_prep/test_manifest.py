@@ -62,6 +62,11 @@ def test_no_training_row_is_a_data_error() -> None:
         merge([{"documents_in": 2, "rejected": {}}], [part(0, 2, {}, {})])
 
 
+def test_no_heldout_row_is_a_data_error() -> None:
+    with pytest.raises(DataError, match=r"held-out split; raise corpus\.heldout_fraction"):
+        merge([{"documents_in": 2, "rejected": {}}], [part(2, 0, {}, {})])
+
+
 def test_saved_and_loaded_it_is_the_same_and_so_is_its_hash(tmp_path: Path) -> None:
     manifest = merge(DOCUMENTS, ROWS)
     manifests.save(manifest, tmp_path)

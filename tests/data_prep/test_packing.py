@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import time
 
 import numpy as np
 import pytest
@@ -59,6 +60,26 @@ def test_sentences_join_to_the_text() -> None:
             "".join(rng.choice(["a", "B", ". ", "! ", "\n", "\n\n", '"', " ", "e.g. ", "3"]) for _ in range(40)) + "x"
         )
         assert "".join(split_sentences(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a" + "\n\u205f" * 100_000 + "b", "\n" * 200_000, "." * 200_000 + "a", "." + " " * 200_000 + "a", '!")' * 70_000],
+    ids=["blank lines", "line feeds", "marks", "blanks", "quotes"],
+)
+def test_any_text_is_cut_in_linear_time(text: str) -> None:
+    started = time.process_time()
+    sentences = split_sentences(text)
+    assert time.process_time() - started < 5  # quadratic, each of these takes minutes
+    assert "".join(sentences) == (text if text.strip() else "")
+
+
+def test_a_long_document_is_packed_in_linear_time() -> None:
+    document = [list(range(10, 1_000_010))]
+    started = time.process_time()
+    rows = SegmentPacker(seq_len=32, special=SPECIAL, pair_separators=1, seed=0).add(document, 0)
+    assert time.process_time() - started < 5  # 33,000 rows, each of which used to copy all that followed it
+    assert content(rows) == document[0]
 
 
 @pytest.mark.parametrize("layout", ["segments", "packed"])

@@ -110,6 +110,15 @@ def test_changed_inputs_are_refused_by_name(folder: Path, tmp_path: Path) -> Non
     obtain_plan(config(folder), 0, tmp_path)
 
 
+def test_a_change_in_the_middle_of_a_large_file_is_found(folder: Path, tmp_path: Path) -> None:
+    large = folder / "large.jsonl"
+    large.write_bytes(b"x" * 3_000_000)
+    obtain_plan(config(folder), 0, tmp_path)
+    large.write_bytes(b"x" * 1_500_000 + b"y" + b"x" * 1_499_999)
+    with pytest.raises(ConfigError, match=r"large\.jsonl has changed"):
+        obtain_plan(config(folder), 0, tmp_path)
+
+
 def test_installed_documentation_is_capped_before_it_is_read() -> None:
     source = {"kind": "installed_docs", "packages": ["networkx"], "max_bytes": 100_000}
     plan = make_plan(CorpusConfig.model_validate({"sources": [source]}), 0)
@@ -124,7 +133,8 @@ def test_a_broken_plan_is_a_data_error(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"sources": []}, {"rows_per_shard": 100}, {"seq_len": 4}, {"heldout_fraction": 1.0}, {"unknown": 1},
+    [{"sources": []}, {"rows_per_shard": 100}, {"seq_len": 4}, {"heldout_fraction": 1.0}, {"heldout_fraction": 0.0},
+     {"unknown": 1},
      {"sources": [{"kind": "jsonl"}]}, {"sources": [{"kind": "none", "path": "x"}]}],
 )  # fmt: skip
 def test_settings_out_of_range_are_refused(folder: Path, changes: dict[str, Any]) -> None:

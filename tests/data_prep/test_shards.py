@@ -7,11 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_prep import integrity, storage, tables, tokenizer
 from data_prep import manifest as manifests
 from data_prep.errors import DataError
-from data_prep.manifest import Documents, Manifest, SplitStats
+from data_prep.manifest import Documents, HeldoutDocuments, Manifest, SplitStats
 from data_prep.rows import SpecialIds
-from data_prep.shards import ROWS_PER_MEMBER, RowReader, row_dtype, row_stats, shard_bytes, write_rows, write_shard
+from data_prep.shards import (
+    ROWS_PER_MEMBER,
+    RowReader,
+    problems,
+    row_dtype,
+    row_stats,
+    shard_bytes,
+    write_rows,
+    write_shard,
+)
+from data_prep.tokenizer import TokenizerConfig
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 
@@ -96,7 +107,6 @@ def test_reader_gathers_any_rows_in_any_order(tmp_path: Path, vocab_size: int) -
         read = reader.rows(indices)
         assert read.dtype == row_dtype(vocab_size) and read.shape == (len(indices), 24)
         assert np.array_equal(read, rows[indices])
-    assert np.array_equal(np.concatenate(list(reader.iterate(100))), rows)
 
 
 def test_shard_of_names_the_shard_and_its_range(tmp_path: Path) -> None:
@@ -132,14 +142,52 @@ def test_missing_extra_and_cut_shards_are_found_on_opening_and_altered_ones_deep
         RowReader(tmp_path, "train", manifest)
     extra.unlink()
 
+    assert problems(tmp_path, "train", manifest, deep=True) == []
+    flip_a_bit(victim)
     reader = RowReader(tmp_path, "train", manifest)
-    reader.verify(deep=True)
-    flipped = bytearray(original)
-    flipped[700] ^= 1
-    victim.write_bytes(flipped)
-    reader.verify()
     with pytest.raises(DataError, match=r"train/00001-000\.tar was altered"):
         reader.verify(deep=True)
+    assert problems(tmp_path, "train", manifest, deep=True) == ["train/00001-000.tar was altered (its sha256 differs)"]
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+
+
+def test_verify_names_every_altered_file_of_a_corpus(tmp_path: Path) -> None:
+    manifest = write_corpus(tmp_path, make_rows(300, 24, 900), vocab_size=900, rows_per_shard=128)
+    made = tokenizer.train(["The quick brown fox jumps over the lazy dog."], TokenizerConfig(vocab_size=128))
+    texts = tables.heldout_path(tmp_path, 0)
+    with tables.heldout_writer(texts) as writer:
+        for i in range(50):
+            writer.add((f"a:{i}", "topic", f"Text number {i}."), 100)
+    manifest = manifest.model_copy(
+        update={
+            "tokenizer_sha256": made.save(tmp_path / "tokenizer"),
+            "heldout_documents": [
+                HeldoutDocuments(name="heldout_documents/00000.parquet", documents=50, sha256=writer.sha256)
+            ],
+        }
+    )
+    integrity.verify(tmp_path, manifest)
+
+    altered = ["train/00000-001.tar", "train/00001-000.tar", "tokenizer/vocab.txt", "tokenizer/tokenizer_config.json"]
+    for name in altered:
+        flip_a_bit(tmp_path / name)
+    with tables.heldout_writer(texts) as writer:  # a sound file of other texts
+        writer.add(("a:0", "topic", "Another text."), 100)
+    with pytest.raises(DataError, match="run `electra prepare` again") as error:
+        integrity.verify(tmp_path, manifest)
+    assert all(f"{name} was altered" in str(error.value) for name in [*altered, "heldout_documents/00000.parquet"])
+    assert str(error.value).count("was altered") == 5
+
+    flip_a_bit(tmp_path / "tokenizer/tokenizer.json")
+    storage.write_bytes(texts, b"PAR1 nothing")
+    found = integrity.problems(tmp_path, manifest)
+    assert "tokenizer/tokenizer.json was altered (its sha256 differs)" in found
+    assert "heldout_documents/00000.parquet cannot be read" in found
 
 
 @pytest.mark.parametrize("bad", [500, -1])

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import itertools
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -106,6 +107,32 @@ def test_topic_comes_from_the_field_or_the_file(tmp_path: Path) -> None:
     for field, topic in ((None, "news"), ("meta", "sport")):
         source = Jsonl(kind="jsonl", path=str(path), topic_field=field)
         assert next(iter(read_files(source, input_files(source)))) == Document("news.jsonl:0", topic, "a")
+
+
+@pytest.mark.parametrize(
+    ("value", "topic"), [("null", "news"), ('"\\u00e9t\\u00e9"', "été"), ("7", "7"), (None, "news")]
+)
+def test_a_record_without_a_topic_takes_the_files(tmp_path: Path, value: str | None, topic: str) -> None:
+    path = tmp_path / "news.jsonl"
+    path.write_text('{"text": "a"}' if value is None else f'{{"text": "a", "meta": {value}}}')
+    source = Jsonl(kind="jsonl", path=str(path), topic_field="meta")
+    assert list(read_files(source, input_files(source))) == [Document("news.jsonl:0", topic, "a")]
+
+
+def test_a_relative_path_is_looked_for_here_and_the_error_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=rf"a\.jsonl does not exist in {tmp_path}, where relative paths"):
+        input_files(Jsonl(kind="jsonl", path="a.jsonl"))
+    (tmp_path / "a.jsonl").touch()
+    assert input_files(Jsonl(kind="jsonl", path="a.jsonl"))[0].path == str(tmp_path / "a.jsonl")
+
+
+def test_a_file_name_that_is_not_utf8_is_one_clear_sentence(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff.jsonl")).touch()
+    with pytest.raises(DataError, match="is not UTF-8; rename it"):
+        input_files(jsonl(tmp_path / "*.jsonl"))
 
 
 def test_plain_text_by_blank_lines_and_by_file(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """A reader sees a whole file or none."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,13 @@ def test_a_failed_write_leaves_the_old_file_and_no_temporary(tmp_path: Path) -> 
         raise RuntimeError
     assert storage.read_json(path) == {"a": "é", "b": 1}
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_full_disk_is_told_with_the_files_name(tmp_path: Path) -> None:
+    with pytest.raises(OSError) as error, storage.atomic_writer(tmp_path / "x"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert error.value.filename == str(tmp_path / "x")
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_appears_before_the_end(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import tokenizers
 from pydantic import ValidationError
+from tokenizers import models, pre_tokenizers
 
 from data_prep import installed_docs, tokenizer
 from data_prep.errors import DataError
@@ -78,6 +80,50 @@ def test_training_does_not_depend_on_order_threads_or_process(
     assert there.stdout.strip() == here
 
 
+def test_characters_beyond_the_alphabet_leave_the_vocabulary_deterministic() -> None:
+    """A vocabulary of 300 affords 73 characters; 150 occur once each, and tie for the places the 26 letters leave."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    scripts = [(0x3B1, 17), (0x10D0, 33), (0x561, 38), (0x1200, 62)]  # Greek, Georgian, Armenian, Ethiopic
+    rare = [chr(first + i) for first, count in scripts for i in range(count)]
+    assert len(set(rare)) == 150
+    rng = random.Random(0)
+    words = ["".join(rng.choice(letters) for _ in range(rng.randint(2, 9))) for _ in range(400)]
+    texts = [" ".join(words), *(f"{words[i]}{character}{words[i + 1]}" for i, character in enumerate(rare))]
+    config = TokenizerConfig(vocab_size=300)
+    program = (
+        "import json, sys; from data_prep import tokenizer as t; config = t.TokenizerConfig(vocab_size=300);"
+        "sys.stdout.buffer.write(t.train(json.loads(sys.argv[1]), config).files()['vocab.txt'])"
+    )
+    here = tokenizer.train(texts, config).files()["vocab.txt"]
+    for seed in ("0", "1", "2", "3"):
+        there = subprocess.run(
+            [sys.executable, "-c", program, json.dumps(texts)],
+            cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True,
+        )  # fmt: skip
+        assert there.stdout == here
+    entries = here.decode().splitlines()
+    # 295 entries after the special tokens: 295 // 4 = 73 characters, the letters and the 47 smallest of those that tie
+    assert {entry for entry in entries if len(entry) == 1} == {*letters, *sorted(rare)[: 73 - 26]}
+    assert len(entries) == 300
+
+
+@pytest.mark.parametrize("special", [True, False], ids=["one word", "not declared special"])
+def test_a_tokenizer_that_makes_special_tokens_of_text_is_refused(tmp_path: Path, special: bool) -> None:
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "[", "]", "mask"]
+    made = tokenizers.Tokenizer(models.WordPiece({entry: i for i, entry in enumerate(entries)}, unk_token="[UNK]"))
+    if special:  # white space alone ends a word, so "[MASK]" is one, and an entry
+        made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        made.add_special_tokens(entries[:5])
+    else:
+        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        made.add_special_tokens(entries[:4])
+        made.add_tokens(["[MASK]"])
+    path = tmp_path / "tokenizer.json"
+    made.save(str(path))
+    with pytest.raises(DataError, match=r"tokenizer\.json makes a special token of the text '\[[A-Z]+\]'"):
+        tokenizer.load(path)
+
+
 def test_wordpiece_declares_exactly_five_special_tokens(wordpiece: Tokenizer, tmp_path: Path) -> None:
     wordpiece.save(tmp_path)
     state = json.loads((tmp_path / "tokenizer.json").read_text())
@@ -90,7 +136,8 @@ def test_wordpiece_declares_exactly_five_special_tokens(wordpiece: Tokenizer, tm
 
 
 def test_wordpiece_knows_every_word_made_of_its_alphabet(wordpiece: Tokenizer, texts: list[str]) -> None:
-    alphabet = {token for token in wordpiece.tokens(range(wordpiece.vocab_size)) if len(token) == 1} | {" ", "\n"}
+    vocabulary = wordpiece.files()["vocab.txt"].decode().splitlines()
+    alphabet = {token for token in vocabulary if len(token) == 1} | {" ", "\n"}
     assert set("abcdefghijklmnopqrstuvwxyz0123456789.,()'-") < alphabet
     known = [text for text in texts if set(text.lower()) <= alphabet and max(map(len, text.split())) <= 100]
     assert len(known) > 0.9 * len(texts)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from data_prep import integrity, tables
 from data_prep import manifest as manifests
 from data_prep import tokenizer as tokenizers
 from data_prep.corpus import CorpusConfig
@@ -126,8 +127,7 @@ def test_the_corpus_has_the_units_shards_and_dtype_that_were_asked_for(corpus: P
     assert manifest.train.rows == sum(shard.rows for shard in manifest.train.shards)
     assert max(shard.rows for shard in manifest.train.shards) <= 192
     assert len({shard.unit for shard in manifest.train.shards}) == manifest.units
-    for split in ("train", "heldout"):
-        RowReader(corpus, split, manifest).verify(deep=True)
+    integrity.verify(corpus, manifest)
 
 
 def test_counts_in_the_manifest_are_those_of_the_rows(corpus: Path) -> None:
@@ -191,6 +191,18 @@ class Listener:
         raise AssertionError(f"stage {name} ran")
 
 
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def exchange_heldout_documents(corpus: Path) -> None:
+    """A readable file of other texts in the place of the first unit's."""
+    with tables.heldout_writer(tables.heldout_path(corpus, 0)) as writer:
+        writer.add(("plain.jsonl:0", "k0", "Another text."), 13)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -200,8 +212,25 @@ class Listener:
         lambda corpus, shard: (corpus / "manifest.json").write_text("{"),
         lambda corpus, shard: (corpus / "tokenizer" / "tokenizer.json").unlink(),
         lambda corpus, shard: [(corpus / name).unlink() for name in ("documents/00001.parquet", "manifest.json")],
+        lambda corpus, shard: flip_a_bit(corpus / shard),
+        lambda corpus, shard: exchange_heldout_documents(corpus),
+        lambda corpus, shard: flip_a_bit(corpus / "tokenizer" / "tokenizer.json"),
+        lambda corpus, shard: flip_a_bit(corpus / "tokenizer" / "vocab.txt"),
+        lambda corpus, shard: [flip_a_bit(corpus / name) for name in ("documents/00001.parquet", shard)],
     ],
-    ids=["shard missing", "shard cut", "shard extra", "manifest torn", "tokenizer missing", "documents missing"],
+    ids=[
+        "shard missing",
+        "shard cut",
+        "shard extra",
+        "manifest torn",
+        "tokenizer missing",
+        "documents missing",
+        "shard altered",
+        "held-out documents altered",
+        "tokenizer altered",
+        "vocabulary altered",
+        "documents and shard altered",
+    ],
 )
 def test_damage_is_repaired_to_the_same_bytes(
     corpus: Path, config: CorpusConfig, damage: Callable[[Path, str], Any]
@@ -210,9 +239,28 @@ def test_damage_is_repaired_to_the_same_bytes(
     damage(corpus, expected.train.shards[1].name)
     (corpus / "train" / "00000-000.tar.tmp-1-ab").write_bytes(b"left by a killed worker")
     assert prepare(config, corpus, 0) == expected
-    for split in ("train", "heldout"):
-        RowReader(corpus, split, manifests.load(corpus)).verify(deep=True)
+    integrity.verify(corpus, manifests.load(corpus))
     assert not list(corpus.rglob("*.tmp-*"))
+
+
+def test_surrogates_in_topics_and_texts_are_repaired(config: CorpusConfig, ray_session: None, tmp_path: Path) -> None:
+    text = " ".join(make_text(random.Random(7)) for _ in range(20))
+    lines = [json.dumps({"text": f"{text} Number {i} \ud800.", "kind": "x\ud83d\ude00\ud800"}) for i in range(40)]
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines, json.dumps({"text": text, "kind": None})]))
+    source = config.sources[0].model_copy(update={"path": str(tmp_path / "a.jsonl")})
+    manifest = prepare(config.model_copy(update={"sources": (source,)}), tmp_path / "out", 0)
+    assert manifest.documents.topics == {"x\U0001f600\ufffd": 40, "a": 1}
+
+
+def test_large_documents_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    """Twenty documents of a megabyte: no batch holds more than four and one, whatever their number."""
+    text = "word " * 200_000
+    rows = [(f"a:{i}", "a", text + str(i), i.to_bytes(16, "little"), len(text) + 2) for i in range(20)]
+    tables.write_documents(tables.documents_path(tmp_path, 0), rows)
+    batches = list(tables.read_documents(tmp_path, 0, {3: "duplicate"}))
+    assert max(map(len, batches)) <= 5
+    assert [row for batch in batches for row in batch] == [row for i, row in enumerate(rows) if i != 3]
+    assert tables.read_texts(tmp_path, 0, np.array([0, 11, 19])) == [rows[i][2] for i in (0, 11, 19)]
 
 
 def test_another_place_gives_the_same_manifest_bytes(corpus: Path, ray_session: None, tmp_path: Path) -> None:
@@ -238,9 +286,13 @@ def test_packed_rows_of_byte_level_bpe(config: CorpusConfig, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_an_existing_vocabulary_is_used_as_it_is(config: CorpusConfig, corpus: Path, tmp_path: Path) -> None:
+def test_an_existing_vocabulary_is_used_as_it_is(
+    config: CorpusConfig, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(corpus.parent)  # a relative path is meant from here, wherever a worker is
     vocabulary = corpus / "tokenizer" / "vocab.txt"
-    existing = config.model_copy(update={"tokenizer": config.tokenizer.model_copy(update={"path": str(vocabulary)})})
+    path = str(vocabulary.relative_to(corpus.parent))
+    existing = config.model_copy(update={"tokenizer": config.tokenizer.model_copy(update={"path": path})})
     manifest = prepare(existing, tmp_path, 0)
     assert (tmp_path / "tokenizer" / "vocab.txt").read_bytes() == vocabulary.read_bytes()
     assert hashes(manifest) == hashes(manifests.load(corpus))
@@ -325,6 +377,5 @@ def test_killed_at_several_moments_it_ends_in_the_same_bytes(
     expected = manifests.load(corpus)
     assert output.split()[-1] == expected.sha256
     assert hashes(manifests.load(tmp_path)) == hashes(expected)
-    for split in ("train", "heldout"):
-        RowReader(tmp_path, split, expected).verify(deep=True)
+    integrity.verify(tmp_path, expected)
     assert not list(tmp_path.rglob("*.tmp-*"))

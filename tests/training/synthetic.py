@@ -5,9 +5,11 @@ from pathlib import Path
 import numpy as np
 
 from data_prep import manifest as manifests
+from data_prep import tokenizer as tokenizers
 from data_prep.manifest import Documents, Manifest, SplitStats
-from data_prep.rows import SpecialIds
+from data_prep.rows import SpecialIds, structure
 from data_prep.shards import row_stats, write_rows
+from training.nextsentence import PairIndex, Partners
 
 SEQ_LEN, VOCAB = 32, 96
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -43,11 +45,23 @@ def write_corpus(folder: Path, packed: bool = False, rows: int = 300) -> Manifes
         shards = write_rows(folder, name, 0, stored, rows_per_shard=-(-count // 2), vocab_size=VOCAB)
         return row_stats(stored, SPECIAL).model_copy(update={"shards": shards})
 
+    folder.mkdir(parents=True, exist_ok=True)
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *(f"word{chr(97 + i // 10)}{chr(97 + i % 10)}" for i in range(VOCAB - 5)),
+    ]
+    vocabulary = folder / "vocab.txt"
+    vocabulary.write_text("\n".join(words) + "\n")
+    tokenizer_sha256 = tokenizers.load(vocabulary).save(folder / "tokenizer")
     manifest = Manifest(
         config_sha256="0" * 64,
         inputs_sha256="0" * 64,
         seed=0,
-        tokenizer_sha256="0" * 64,
+        tokenizer_sha256=tokenizer_sha256,
         vocab_size=VOCAB,
         special=SPECIAL,
         layout="packed" if packed else "segments",
@@ -62,3 +76,14 @@ def write_corpus(folder: Path, packed: bool = False, rows: int = 300) -> Manifes
     )
     manifests.save(manifest, folder)
     return manifest
+
+
+def partners_within(rows: np.ndarray) -> Partners:
+    """Next-sentence partners for a batch that is a whole shard."""
+    index = PairIndex(structure(rows, SPECIAL))
+
+    def fetch(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        partner, start, found = index.partners(np.arange(len(rows)), draws)
+        return rows[partner], start, found
+
+    return fetch

@@ -11,7 +11,7 @@ from data_prep.errors import ConfigError
 from data_prep.manifest import load
 from data_prep.rows import fragment_lengths, structure
 from data_prep.shards import RowReader
-from tests.training.synthetic import SEQ_LEN, SPECIAL, VOCAB, make_rows, write_corpus
+from tests.training.synthetic import SEQ_LEN, SPECIAL, VOCAB, make_rows, partners_within, write_corpus
 from training.flops import Counts, executed_counts, network_costs, train_flops
 from training.loader import Loader
 from training.masking import RowKeys
@@ -35,14 +35,10 @@ ARMS = [ElectraArm(learning_rate=1e-3), BertArm(learning_rate=1e-3), RobertaArm(
 
 
 def prepared(arm: ArmConfig, rows: np.ndarray, seq_len: int = SEQ_LEN, packed: bool = False):  # type: ignore[no-untyped-def]
-    objective = build(arm, ENCODER, SPECIAL, seq_len=seq_len, seed=0, packed=packed)
-
-    def partners(draws: np.ndarray):  # type: ignore[no-untyped-def]
-        other = rows[(draws % len(rows)).astype(np.int64).ravel()]
-        return other, structure(other, SPECIAL)
+    objective = build(arm, ENCODER, SPECIAL, seq_len=seq_len, packed=packed)
 
     index = np.arange(len(rows))
-    batch = RowBatch(rows, structure(rows, SPECIAL), RowKeys(0, np.zeros_like(index), index), partners)
+    batch = RowBatch(rows, structure(rows, SPECIAL), RowKeys(0, np.zeros_like(index), index), partners_within(rows))
     return objective, objective.prepare(batch)
 
 
@@ -123,7 +119,7 @@ def test_electra_large_costs_what_the_shapes_say() -> None:
 def test_the_planned_mean_is_exact_over_an_epoch(arm: ArmConfig, tmp_path: Path) -> None:
     """Every row once: the sum of the steps' counts is the manifest's mean times the rows."""
     manifest = write_corpus(tmp_path, rows=120)
-    objective = build(arm, ENCODER, SPECIAL, seq_len=SEQ_LEN, seed=0, packed=False)
+    objective = build(arm, ENCODER, SPECIAL, seq_len=SEQ_LEN, packed=False)
     loader = Loader(
         RowReader(tmp_path, "train", load(tmp_path)), objective, SPECIAL, seed=0, global_batch=24, micro_batch=5
     )
@@ -149,7 +145,7 @@ def test_short_runs_are_planned_from_the_rows_they_will_read(arm: ArmConfig, tmp
     manifest = write_corpus(tmp_path, rows=120)
     training = TrainingConfig(global_batch=7, micro_batch=7)
     spec = plan_run(arm=arm, model=MODEL, training=training, manifest=manifest, budget=3e8, seed=5, corpus_dir=tmp_path)
-    objective = build(arm, ENCODER, SPECIAL, seq_len=SEQ_LEN, seed=5, packed=False)
+    objective = build(arm, ENCODER, SPECIAL, seq_len=SEQ_LEN, packed=False)
     loader = Loader(RowReader(tmp_path, "train", manifest), objective, SPECIAL, seed=5, global_batch=7, micro_batch=7)
     costs = [train_flops(arm, ENCODER, step.flop_counts) for step in loader.steps(0, spec.steps)]
     assert sum(costs) == pytest.approx(spec.steps * spec.flops_per_step, rel=1e-12)

@@ -135,7 +135,12 @@ def test_the_score_of_a_task_is_the_metric_the_paper_averages() -> None:
 
 def test_task_data_comes_back_as_it_was_written(tmp_path: Path) -> None:
     awkward = [Example('tab\tquote" \u2028 line\nbreak', None, 0), Example("a", "é \\", 1)]
+    grouped = [Example("a", None, 0, 2**62), Example("b", None, 1, 2**62), Example("c", None, 1, 5)]
+    documents = TaskData(suite="probes", task="t", classes=("no", "yes"), train=awkward, dev=grouped)
+    documents.save(tmp_path / "documents.jsonl")
+    assert load_task(tmp_path / "documents.jsonl").dev_groups.tolist() == [2**62, 2**62, 5]
     data = TaskData(suite="glue", task="RTE", classes=("no", "yes"), train=awkward, dev=awkward[::-1], subset=True)
+    assert data.dev_groups.tolist() == [0, 1]  # each its own
     data.save(tmp_path / "x.jsonl")
     assert load_task(tmp_path / "x.jsonl") == data
     assert load_task(tmp_path / "x.jsonl").sha256() == data.sha256()

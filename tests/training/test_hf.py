@@ -23,7 +23,7 @@ def objective(embedding_size: int) -> Electra:
         init_range=0.2,  # large weights, so that a swapped matrix cannot hide
     )
     arm = ElectraArm(learning_rate=1e-3, generator_width=0.5)
-    found = Electra(arm, model.encoder(VOCAB), SPECIAL, 32, 0, False)
+    found = Electra(arm, model.encoder(VOCAB), SPECIAL, 32, False)
     for name, parameter in found.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.2)

@@ -20,7 +20,7 @@ MODEL = ModelConfig(
 
 def loaders(corpus: Path, world_size: int, micro_batch: int) -> list[Loader]:
     reader = RowReader(corpus, "train", load(corpus))
-    objective = build(BertArm(learning_rate=1e-3), MODEL.encoder(VOCAB), SPECIAL, seq_len=SEQ_LEN, seed=0, packed=False)
+    objective = build(BertArm(learning_rate=1e-3), MODEL.encoder(VOCAB), SPECIAL, seq_len=SEQ_LEN, packed=False)
     return [
         Loader(
             reader,

@@ -8,7 +8,7 @@ from scipy.stats import chisquare
 from sklearn.metrics import precision_score, recall_score, roc_auc_score
 
 from data_prep.rows import structure
-from tests.training.synthetic import SEQ_LEN, SPECIAL, VOCAB, make_rows
+from tests.training.synthetic import SEQ_LEN, SPECIAL, VOCAB, make_rows, partners_within
 from training.detection import detection_metrics, detection_statistics, sample_tokens
 from training.masking import RowKeys
 from training.objectives import Electra, Objective, RowBatch, build, to_device
@@ -31,14 +31,12 @@ MODEL = ModelConfig(
 def prepared(arm: ArmConfig, packed: bool = False, count: int = 6) -> tuple[Objective, dict[str, np.ndarray]]:
     torch.manual_seed(0)
     rows = make_rows(count, seed=11, packed=packed)
-    objective = build(arm, MODEL.encoder(VOCAB), SPECIAL, seq_len=SEQ_LEN, seed=1, packed=packed)
+    objective = build(arm, MODEL.encoder(VOCAB), SPECIAL, seq_len=SEQ_LEN, packed=packed)
     index = np.arange(count)
 
-    def partners(draws: np.ndarray):  # type: ignore[no-untyped-def]
-        other = rows[(draws % count).astype(np.int64).ravel()]
-        return other, structure(other, SPECIAL)
-
-    host = objective.prepare(RowBatch(rows, structure(rows, SPECIAL), RowKeys(1, index * 0, index), partners))
+    host = objective.prepare(
+        RowBatch(rows, structure(rows, SPECIAL), RowKeys(1, index * 0, index), partners_within(rows))
+    )
     return objective, host
 
 

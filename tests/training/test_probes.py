@@ -140,6 +140,18 @@ def test_a_document_gives_at_most_per_document_examples(corpus: Path) -> None:
     assert max(found.count(document) for document in set(found)) == 2
 
 
+@pytest.mark.parametrize("task", list(TASKS))
+def test_examples_have_the_group_of_their_document(task: str, probes: dict[str, TaskData]) -> None:
+    places, data = origin(), probes[task]
+    by_words = {tuple(sorted(text.split())): name for text, (name, _) in places.items()}
+    documents_of: dict[int, set[str]] = {}
+    for example, group in zip(data.dev, data.dev_groups.tolist(), strict=True):
+        first = example.text_a.split(". ")[0].rstrip(".") + "."
+        documents_of.setdefault(group, set()).add(by_words[tuple(sorted(first.split()))])
+    assert all(len(names) == 1 for names in documents_of.values())
+    assert len(set.union(*documents_of.values())) == len(documents_of) < len(data.dev)
+
+
 def test_probes_depend_on_the_documents_and_the_seed_alone(corpus: Path, tmp_path: Path) -> None:
     names = list(TASKS)
     again = [data.sha256() for data in build(corpus, names, CONFIG)]

@@ -80,9 +80,9 @@ def build_objective(name: str) -> Objective:
         attention_dropout=0.0,
     )
     if name == "bert":
-        return MaskedBaseline(config, SPECIAL, 48, 0, False)
+        return MaskedBaseline(config, SPECIAL, 48, False)
     arm = ElectraArm(learning_rate=PEAK, generator_width=0.5 if name == "electra_base" else 0.25)
-    return RecordedElectra(arm, config, SPECIAL, 48, 0, False)
+    return RecordedElectra(arm, config, SPECIAL, 48, False)
 
 
 def reference_names(objective: Objective) -> Iterator[tuple[str, list[str], bool]]:
