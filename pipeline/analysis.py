@@ -7,13 +7,16 @@ it; a cell that lacks one is named in `missing` and left out, never averaged ove
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from data_prep.errors import DataError
+from pipeline import gather
 from pipeline.gather import Contents, Run, fit_of
 from pipeline.statistics import Estimate, Fit, Multiplier, bootstrap, mean, multiplier_with_interval, resampled_scores
+from training.settings import run_name
 
 Key = tuple[str, float]  # arm, budget
 
@@ -47,12 +50,14 @@ class TaskFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """An arm at a budget; counts are means over its pre-training seeds."""
+    """An arm at a budget; counts are means over its pre-training seeds. `finetune_seeds`: the fewest and the most
+    fine-tunings of one run on one task."""
 
     arm: str
     objective: str
     budget: float
     seeds: int
+    finetune_seeds: tuple[int, int]
     finetunings: int
     degenerate: int
     steps: float
@@ -65,7 +70,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Mean score of an arm minus the baseline's at the same budget, paired over examples."""
+    """Mean score of an arm minus the baseline's at the same budget, paired over what is drawn."""
 
     arm: str
     baseline: str
@@ -99,6 +104,7 @@ class Suite:
     differences: list[Difference]
     multipliers: list[ArmMultiplier]
     protocol: dict[str, Any]
+    grouped: bool  # whether intervals draw documents, with all their examples, instead of examples
 
     @property
     def in_mean(self) -> list[TaskFacts]:
@@ -162,11 +168,12 @@ def matching(runs: Sequence[Run]) -> Matching:
 
 
 def choose_baseline(runs: Sequence[Run]) -> str | None:
-    """What the others are compared with: the first BERT arm, or the first that is not ELECTRA's; None with one arm."""
+    """What the others are compared with: the first BERT arm, else the first RoBERTa arm, else the first arm; None with
+    one arm."""
     arms = {run.arm: run.objective for run in runs}  # in the configuration's order
     if len(arms) < 2:
         return None
-    for wanted in ("bert", "mlm", "roberta"):
+    for wanted in ("bert", "roberta"):
         for arm, objective in arms.items():
             if objective == wanted:
                 return arm
@@ -176,12 +183,11 @@ def choose_baseline(runs: Sequence[Run]) -> str | None:
 def _missing_runs(contents: Contents) -> list[str]:
     """Runs the configuration asks for that are not finished."""
     config = contents.config
-    arms = [str(arm.get("name") or arm.get("objective")) for arm in config.get("arms", [])]
     seeds = [int(config.get("seed", 0)) + repeat for repeat in range(int(config.get("seeds", 1)))]
     there = {run.name: run for run in contents.runs}
     sentences = []
-    for budget, arm, seed in itertools.product(config.get("budgets", []), arms, seeds):
-        name = f"{arm}-{float(budget):.2e}-s{seed}"
+    for budget, arm, seed in itertools.product(config.get("budgets", []), gather.arm_labels(config), seeds):
+        name = run_name(arm, float(budget), seed)
         run = there.get(name)
         if run is None:
             sentences.append(f"Run {name} was not started.")
@@ -226,6 +232,7 @@ def _suite(contents: Contents, name: str) -> tuple[Suite | None, list[str]]:
         differences=_differences(means, baseline),
         multipliers=_multipliers(cells, means, baseline),
         protocol=results[0]["protocol"],
+        grouped=any(fit.grouped for own in fits.values() for fit in own),
     ), missing
 
 
@@ -237,8 +244,8 @@ def _tasks(results: Sequence[dict[str, Any]]) -> list[TaskFacts]:
         found = TaskFacts(name=result["task"], **{name: result[name] for name in names})
         if facts.setdefault(found.name, found) != found:
             raise DataError(
-                f"results.jsonl: {result['run']} was evaluated on another {found.name} than the others were; "
-                "run `electra evaluate` again."
+                f"evaluation/results.jsonl: {result['run']} was evaluated on another {found.name} than the others "
+                "were; run `electra evaluate` again."
             )
     return sorted(facts.values(), key=lambda task: not task.in_mean)
 
@@ -263,7 +270,7 @@ def _checked_fit(contents: Contents, result: dict[str, Any]) -> Fit:
     if abs(found - result["score"]) > 1e-6:
         raise DataError(
             f"{result['predictions']} gives {result['task']} {found:.4f} where results.jsonl says "
-            f"{result['score']:.4f}; delete its record and run `electra evaluate` again."
+            f"{result['score']:.4f}; delete {gather.record_of(contents.out, result)} and run `electra evaluate` again."
         )
     return fit
 
@@ -272,6 +279,7 @@ def _cell(
     runs: Sequence[Run], results: Sequence[dict[str, Any]], cell_mean: Estimate, estimates: Mapping[str, Estimate]
 ) -> Cell:
     done = [run.done for run in runs if run.done is not None]
+    tuned = Counter((result["run"], result["task"]) for result in results)
 
     def average(name: str) -> float:
         return float(sum(one[name] for one in done) / len(done))
@@ -281,6 +289,7 @@ def _cell(
         objective=runs[0].objective,
         budget=runs[0].budget,
         seeds=len(runs),
+        finetune_seeds=(min(tuned.values()), max(tuned.values())),
         finetunings=len(results),
         degenerate=sum(bool(result["degenerate"]) for result in results),
         steps=average("step"),

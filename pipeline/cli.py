@@ -1,12 +1,13 @@
 """The command line: `electra VERB CONFIG [KEY=VALUE]...`, one call each into `pipeline.stages`.
 
 Guarantees: `--help` imports nothing heavy; a user's mistake is one sentence on stderr and the exit code its error
-carries (2 configuration, 3 surroundings, 4 data, 5 checkpoint, 9 a failed check), an interruption is 130, anything
-unforeseen is 1 with a traceback on `--debug`; with `--json` stdout carries one JSON object and nothing else.
+carries (2 configuration, 3 surroundings, 4 data, 5 checkpoint, 9 a failed check), what the operating system refuses
+anywhere, in a worker too, is 3, an interruption is 130, anything unforeseen is 1 with a traceback on `--debug`; with
+`--json` stdout carries one JSON object and nothing else.
 """
 
-import errno
 import json
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -39,11 +40,14 @@ Out = Annotated[Path | None, typer.Option(help="The experiment's folder.", show_
 GlueDir = Annotated[
     Path | None, typer.Option(help="Evaluate on the GLUE tasks in this folder instead of the built-in probes.")
 ]
+TRACKS = (
+    "Metrics go to MLflow at MLFLOW_TRACKING_URI where that is set, otherwise to mlflow.db in the experiment's folder."
+)
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; everything else goes to stderr.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
-@app.command(epilog="Example: electra quickstart --out /tmp/first")
+@app.command(epilog=f"{TRACKS}\n\nExample: electra quickstart --out /tmp/first")
 def quickstart(
     overrides: Overrides = None,
     config: Annotated[
@@ -66,7 +70,7 @@ def prepare(
     _run("prepare", config, overrides, out, json_, debug)
 
 
-@app.command(epilog="Example: electra train configs/quickstart.yaml cluster.num_workers=1")
+@app.command(epilog=f"{TRACKS}\n\nExample: electra train configs/quickstart.yaml cluster.num_workers=1")
 def train(
     config: Config, overrides: Overrides = None, out: Out = None, json_: Json = False, debug: Debug = False
 ) -> None:
@@ -74,7 +78,7 @@ def train(
     _run("train", config, overrides, out, json_, debug)
 
 
-@app.command(epilog="Example: electra evaluate runs/quickstart --glue-dir ~/data/glue")
+@app.command(epilog=f"{TRACKS}\n\nExample: electra evaluate runs/quickstart --glue-dir ~/data/glue")
 def evaluate(
     config: Config,
     overrides: Overrides = None,
@@ -87,7 +91,7 @@ def evaluate(
     _run("evaluate", config, overrides, out, json_, debug, glue_dir=glue_dir)
 
 
-@app.command(epilog="Example: electra report runs/quickstart")
+@app.command(epilog=f"{TRACKS}\n\nExample: electra report runs/quickstart")
 def report(
     config: Config, overrides: Overrides = None, out: Out = None, json_: Json = False, debug: Debug = False
 ) -> None:
@@ -95,12 +99,18 @@ def report(
     _run("report", config, overrides, out, json_, debug)
 
 
-@app.command(epilog="Example: electra export runs/quickstart")
+@app.command(epilog="Example: electra export runs/quickstart --run electra-4.00e+11-s0 --to /tmp/model")
 def export(
-    config: Config, overrides: Overrides = None, out: Out = None, json_: Json = False, debug: Debug = False
+    config: Config,
+    overrides: Overrides = None,
+    out: Out = None,
+    run: Annotated[str | None, typer.Option(help="The run to export.", show_default="the largest ELECTRA run")] = None,
+    to: Annotated[Path | None, typer.Option(help="Where the two folders go.", show_default="OUT/export")] = None,
+    json_: Json = False,
+    debug: Debug = False,
 ) -> None:
-    """Write the last ELECTRA checkpoint as two Hugging Face model folders, reloaded and compared."""
-    _run("export", config, overrides, out, json_, debug)
+    """Write an ELECTRA checkpoint as two Hugging Face model folders, reloaded and compared."""
+    _run("export", config, overrides, out, json_, debug, run=run, to=to)
 
 
 @app.command("config", epilog="Example: electra config configs/quickstart.yaml budgets.0=1e12")
@@ -123,46 +133,79 @@ def _run(
     debug: bool,
     *,
     glue_dir: Path | None = None,
+    **options: Any,
 ) -> None:
-    with _errors(json_, debug):
+    with _errors(json_, debug) as where:
         from pipeline import quickstart, stages
         from pipeline.console import Console
 
         settings = [*(overrides or []), *stages.glue_overrides(glue_dir)]
         experiment = stages.read_experiment(config, settings)
-        folder = out or stages.default_folder(config, experiment)
+        if verb in ("quickstart", "evaluate"):
+            stages.check_tasks(experiment)
+        where["folder"] = folder = out or stages.default_folder(config, experiment)
         console = Console(sys.stderr if json_ else sys.stdout)
         with stages.open_place(experiment, folder, console) as place:
-            result = quickstart.road(place) if verb == "quickstart" else stages.run(verb, place)
+            result = quickstart.road(place) if verb == "quickstart" else stages.run(verb, place, **options)
         if json_:
             print(json.dumps({"verb": verb, "exit_code": 0, "out": str(folder.absolute()), **result}))
 
 
 @contextmanager
-def _errors(json_: bool, debug: bool) -> Iterator[None]:
-    """End the process as DESIGN's exit codes say; the sentence goes to stderr, and to stdout as JSON if asked for."""
+def _errors(json_: bool, debug: bool) -> Iterator[dict[str, Path]]:
+    """End the process as DESIGN's exit codes say; the sentence goes to stderr, and to stdout as JSON if asked for. What
+    the block puts under `folder` stands in for the path of an error that names none, as a failed write does not."""
+    where: dict[str, Path] = {}
     try:
-        yield
+        yield where
     except (typer.Exit, BrokenPipeError):
         raise
     except KeyboardInterrupt:
         _end("interrupted; the same command again resumes", 130, json_, debug=False)
     except ElectraError as error:
         _end(str(error), error.exit_code, json_, debug)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            _end(f"{error.filename or 'the output folder'}: no space left on the disk", 3, json_, debug)
-        _end(_unforeseen(error), 1, json_, debug)
     except Exception as error:
-        _end(_unforeseen(error), 1, json_, debug)
+        causes = list(_causes(error))
+        refusal = next((sentence for cause in causes if (sentence := _refusal(cause, where.get("folder")))), None)
+        _end(refusal or _unforeseen(causes[0]), 3 if refusal else 1, json_, debug)
 
 
-def _unforeseen(error: Exception) -> str:
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"internal error, {type(error).__name__}: {first} (run again with --debug for the traceback)"
+def _causes(error: BaseException, above: tuple[BaseException, ...] = ()) -> Iterator[BaseException]:
+    """What led to `error`, innermost first, then `error`: Ray hands a worker's exception on inside its own ones."""
+    nested = [error.__cause__, getattr(error, "cause", None), getattr(error, "_base_exc", None)]
+    failures = getattr(error, "worker_failures", None)
+    nested += failures.values() if isinstance(failures, dict) else []
+    for one in nested:
+        if isinstance(one, BaseException) and one is not error and one not in above:
+            yield from _causes(one, (*above, error))
+    yield error
+
+
+def _refusal(error: BaseException, folder: Path | None) -> str | None:
+    """What the operating system refused, as a sentence with path and reason; None for other errors."""
+    somewhere = f"{folder}" if folder is not None else "the output folder"
+    full = re.search(r"no space left on device|disk quota exceeded", str(error), re.IGNORECASE)
+    if isinstance(error, OSError) and error.strerror:
+        paths = [str(path) for path in (error.filename, error.filename2) if path is not None]
+        return f"{' and '.join(paths) or somewhere}: {error.strerror[:1].lower()}{error.strerror[1:]}"
+    if full:  # as libraries that write files in C++ and Rust say it
+        return f"{somewhere}: {full.group().lower()}"
+    return _first_line(error) if isinstance(error, OSError) and not hasattr(error, "cause") else None
+
+
+def _unforeseen(error: BaseException) -> str:
+    return f"internal error, {type(error).__name__}: {_first_line(error)} (run again with --debug for the traceback)"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
 def _end(sentence: str, code: int, json_: bool, debug: bool) -> Any:
+    sentence = _ANSI.sub("", sentence)
     if debug:
         traceback.print_exc()
     print(f"electra: {sentence}", file=sys.stderr, flush=True)

@@ -1,12 +1,13 @@
 """YAML experiment files and `key=value` overrides into frozen settings, with errors that say where and what was meant.
 
 Guarantees: only plain YAML data is read (`SafeLoader`, no tags), numbers are numbers (`1e-3` is a float, which YAML 1.1
-reads as a string), `yes`/`no`/`on` stay strings, a repeated key is refused, and every mistake is one `ConfigError`
-that names file and line (or the override), the key, and the nearest valid key.
+reads as a string) and finite, `yes`/`no`/`on` stay strings, a repeated key is refused, and every mistake is one
+`ConfigError` that names file and line (or the override), the key, and the nearest valid key.
 It does not know what an experiment is (`pipeline.experiment`) nor who owns which section.
 """
 
 import difflib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -37,7 +38,11 @@ class _Dumper(yaml.SafeDumper):
 def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
     """PyYAML reads 010 as octal 8; in an experiment file it is a ten with a zero before it."""
     text = node.value
-    return int(text, 16) if text.startswith("0x") else int(text)
+    try:
+        return int(text, 16) if text.startswith("0x") else int(text)
+    except ValueError:  # an underscore out of place, or more digits than Python reads
+        problem = f"'{text[:20]}{'…' if len(text) > 20 else ''}' is no integer that can be read"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
 
 
 _FLOAT = r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
@@ -76,10 +81,17 @@ def load(path: str | Path, overrides: Sequence[str] = (), model: type[S] = Setti
     document = _read(Path(path))
     for override in overrides:
         _override(document, override)
+    _refuse_infinite(document)
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
         raise ConfigError(describe(error, document.data, document.place, model)) from None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file as plain data, not validated. ConfigError as `load`."""
+    found: dict[str, Any] = _read(path).data
+    return found
 
 
 def dump(settings: Settings) -> str:
@@ -119,6 +131,8 @@ def _parse(text: str, document: Document) -> Any:
         loader = _Loader(text)
         node = loader.get_single_node()
         return None if node is None else _plain(loader, node, (), document, ())
+    except RecursionError:
+        raise ConfigError(f"{document.path}: is nested too deeply to be a configuration") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
@@ -158,6 +172,28 @@ def _plain(
         document.places[(*location, key.value)] = f"{document.path}:{key.start_mark.line + 1}"
         result[key.value] = _plain(loader, value, (*location, key.value), document, below)
     return result
+
+
+def _refuse_infinite(document: Document) -> None:
+    """No setting means anything as infinity or not-a-number, wherever its own section forgets to say so."""
+    waiting: list[tuple[Location, Any]] = [((), document.data)]
+    while waiting:
+        location, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [((*location, key), item) for key, item in value.items()]
+        elif isinstance(value, list):
+            waiting += [((*location, index), item) for index, item in enumerate(value)]
+        elif isinstance(value, int | float) and not _is_finite(value):
+            key = ".".join(map(str, location))
+            shown = value if isinstance(value, float) else f"one of {len(str(value))} digits"
+            raise ConfigError(f"{document.place(location)}: {key}: input should be a finite number, not {shown}")
+
+
+def _is_finite(value: int | float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond the largest float
+        return False
 
 
 def _merged(value: Any, line: str) -> dict[str, Any]:

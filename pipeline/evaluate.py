@@ -20,11 +20,15 @@ from cluster.tasks import Unit, committed, run_units
 from data_prep import storage
 from data_prep.errors import CheckpointError, ConfigError, DataError
 from data_prep.settings import fingerprint
+from pipeline import gather
 from pipeline.console import Console
+from training import glue, probes
 from training.protocol import SUITES, EvaluationConfig, Protocol
 from training.tasks import TaskData
 
 Result = dict[str, Any]
+
+_ARRAYS = ("label", "prediction", "group")  # of a predictions file, `[n_dev]` each, beside the scores
 
 ENV = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -47,22 +51,20 @@ def evaluate(
     out: Path,
     config: EvaluationConfig,
     *,
-    glue_dir: Path | None = None,
     console: Console,
     before_work: Callable[[], None] = _nothing,
 ) -> list[Result]:
     """Evaluate all finished runs under `out`; returns the results of this grid, sorted, and rewrites results.jsonl.
 
-    `glue_dir` stands for `suite: glue` with that folder. `before_work` is called when there is something to run, which
-    needs a Ray session. Raises CheckpointError without a finished run, DataError for missing or too little task data,
-    ConfigError for tasks of another suite.
+    `before_work` is called when there is something to run, which needs a Ray session. Raises CheckpointError without a
+    finished run, DataError for missing or too little task data, ConfigError for tasks of another suite.
     """
-    suite, glue_dir = _suite(config, glue_dir)
-    names = _task_names(suite, config)
+    suite = config.suite
+    names = _task_names(config)
     runs = finished_runs(out)
     evaluation = storage.make_folder(out / "evaluation")
     storage.remove_temporaries(evaluation)
-    data = _materialise(_task_data(out, suite, names, glue_dir, config), storage.make_folder(evaluation / "tasks"))
+    data = _materialise(_task_data(out, names, config), storage.make_folder(evaluation / "tasks"))
     units = [
         _unit(run, data_path, sha256, suite, task, seed, config.protocol, out)
         for run in runs
@@ -80,26 +82,25 @@ def evaluate(
     _warn_degenerate(results, console)
     grid = {"protocol": config.protocol.fingerprint(), "records": [unit.record.name for unit in units]}
     storage.write_json(storage.make_folder(evaluation / "grids") / f"{suite}.json", grid)
-    write_results(out, config.protocol, runs)
+    write_results(out, config.protocol, runs, console)
     return sorted(results, key=_order)
 
 
-def _suite(config: EvaluationConfig, glue_dir: Path | None) -> tuple[str, Path | None]:
-    folder = glue_dir or config.glue_dir
-    if folder is not None:
-        return "glue", folder
+def check_tasks(config: EvaluationConfig) -> None:
+    """Read what of the tasks does not come from the experiment itself, so that a folder that lacks some of it is found
+    before anything is prepared or trained. Raises as `evaluate`."""
+    names = _task_names(config)
     if config.suite == "glue":
-        raise ConfigError(
-            "evaluation.suite is glue but no folder is named: set evaluation.glue_dir, or use --glue-dir."
-        )
-    return config.suite, None
+        _glue(names, config)
 
 
-def _task_names(suite: str, config: EvaluationConfig) -> list[str]:
-    known = list(SUITES[suite])
+def _task_names(config: EvaluationConfig) -> list[str]:
+    known = list(SUITES[config.suite])
     for name in config.tasks or []:
         if name not in known:
-            raise ConfigError(f"evaluation.tasks: {name} is no task of suite {suite}, which has {', '.join(known)}.")
+            raise ConfigError(
+                f"evaluation.tasks: {name} is no task of suite {config.suite}, which has {', '.join(known)}."
+            )
     return list(config.tasks or known)
 
 
@@ -108,7 +109,7 @@ def finished_runs(out: Path) -> list[FinishedRun]:
     runs = []
     for done_path in sorted((out / "runs").glob("*/done.json")):
         folder = done_path.parent
-        spec, done = storage.read_json(folder / "run.json"), storage.read_json(done_path)
+        spec, done = gather.read_spec(folder), gather.read_done(folder)
         checkpoint = folder / "checkpoints" / done["checkpoint"]
         manifest = checkpoint / "manifest.json"
         if not manifest.is_file():
@@ -127,16 +128,19 @@ def finished_runs(out: Path) -> list[FinishedRun]:
     return runs
 
 
-def _task_data(
-    out: Path, suite: str, names: Sequence[str], glue_dir: Path | None, config: EvaluationConfig
-) -> list[TaskData]:
-    from training import glue, probes
+def _task_data(out: Path, names: Sequence[str], config: EvaluationConfig) -> list[TaskData]:
+    return _glue(names, config) if config.suite == "glue" else probes.build(out / "corpus", names, config.probes)
 
-    if glue_dir is not None:
-        if not glue_dir.is_dir():
-            raise DataError(f"{glue_dir} is not a folder: --glue-dir names one that holds {', '.join(names)}.")
-        return [glue.load_glue(glue_dir, name) for name in names]
-    return probes.build(out / "corpus", names, config.probes)
+
+def _glue(names: Sequence[str], config: EvaluationConfig) -> list[TaskData]:
+    folder = config.glue_dir
+    if folder is None:
+        raise ConfigError(
+            "evaluation.suite is glue but no folder is named: set evaluation.glue_dir, or use --glue-dir."
+        )
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder: --glue-dir names one that holds {', '.join(names)}.")
+    return [glue.load_glue(folder, name) for name in names]
 
 
 def _materialise(tasks: Sequence[TaskData], folder: Path) -> dict[str, tuple[Path, str]]:
@@ -216,7 +220,7 @@ def finetune_unit(payload: dict[str, Any]) -> Result:
     predictions = Path(payload["evaluation"]) / payload["predictions"]
     predictions.parent.mkdir(parents=True, exist_ok=True)
     with storage.atomic_writer(predictions) as file:
-        np.savez_compressed(file, label=tuned.label, prediction=tuned.prediction, score=tuned.scores)
+        np.savez_compressed(file, **{name: getattr(tuned, name) for name in _ARRAYS}, score=tuned.scores)
     return {
         **payload["facts"],
         "suite": task.suite,
@@ -237,21 +241,38 @@ def finetune_unit(payload: dict[str, Any]) -> Result:
     }
 
 
-def write_results(out: Path, protocol: Protocol, runs: Sequence[FinishedRun]) -> None:
-    """Rebuild results.jsonl, atomically, from the latest grid of every suite evaluated with this protocol."""
+def write_results(out: Path, protocol: Protocol, runs: Sequence[FinishedRun], console: Console) -> None:
+    """Rebuild results.jsonl, atomically, from the latest grid of every suite evaluated with this protocol. What of the
+    other suite's records cannot be read is left out, with a warning."""
     evaluation = out / "evaluation"
     checkpoints = {run.name: run.checkpoint_sha256 for run in runs}
     results: list[Result] = []
     for path in sorted((evaluation / "grids").glob("*.json")):
-        grid = storage.read_json(path)
-        if grid["protocol"] != protocol.fingerprint():
+        grid = _readable(path, ("protocol", "records"))
+        if grid is not None and grid["protocol"] != protocol.fingerprint():
             continue
-        for record in grid["records"]:
-            result: Result = storage.read_json(evaluation / "units" / record)["result"]
+        records = [evaluation / "units" / name for name in grid["records"]] if grid is not None else []
+        found = {record: _readable(record, ("result",)) for record in records}
+        if lost := [path] * (grid is None) + [record for record, read in found.items() if read is None]:
+            more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+            console.warn(
+                f"{lost[0]}{more}: gone or unreadable, so the results of suite {path.stem} are shown without them; "
+                "evaluate that suite again to make them anew"
+            )
+        for result in (read["result"] for read in found.values() if read is not None):
             if checkpoints.get(result["run"]) == result["checkpoint_sha256"]:
                 results.append(result)
     lines = [json.dumps(result, sort_keys=True, ensure_ascii=False) for result in sorted(results, key=_order)]
     storage.write_bytes(evaluation / "results.jsonl", "".join(line + "\n" for line in lines).encode())
+
+
+def _readable(path: Path, names: Sequence[str]) -> dict[str, Any] | None:
+    """The JSON mapping in a file, or None where it is missing, torn or lacks one of the names."""
+    try:
+        found = storage.read_json(path)
+    except DataError:
+        return None
+    return found if isinstance(found, dict) and all(name in found for name in names) else None
 
 
 def _order(result: Result) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from data_prep.corpus import CorpusConfig
 from data_prep.manifest import Manifest
 from data_prep.settings import Settings
 from training.protocol import EvaluationConfig
-from training.settings import ArmConfig, ModelConfig, RunSpec, TrainingConfig
+from training.settings import ArmConfig, ModelConfig, RunSpec, TrainingConfig, budget_name
 
 
 class Experiment(Settings):
@@ -77,8 +77,3 @@ class Experiment(Settings):
             for repeat in range(self.seeds)
             for arm in self.arms
         ]
-
-
-def budget_name(budget: float) -> str:
-    """Three digits: `4.00e+11`."""
-    return f"{budget:.2e}"

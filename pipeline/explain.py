@@ -1,7 +1,7 @@
 """A pydantic ValidationError as one sentence: where, which key, what is wrong, and the nearest valid key.
 
 `describe` knows the data and the model, not where the data came from: the caller gives a function from a location to
-the place a person would look (`file:line`, or an override's text). Values of secret fields are never repeated.
+the place a person would look (`file:line`, or an override's text).
 """
 
 import difflib
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 Location = tuple[str | int, ...]
@@ -25,10 +25,8 @@ def describe(error: ValidationError, data: Any, place: Place, model: type[BaseMo
 
 
 def _problem(problem: ErrorDetails, data: Any, place: Place, model: type[BaseModel]) -> str:
-    location, models, secret = _locate(problem, data, model)
+    location, models = _locate(problem, data, model)
     where, key = place(location), ".".join(map(str, location))
-    if secret and where.startswith("argument "):
-        where = f"argument '{key}=…'"
     if problem["type"] == "extra_forbidden":
         return f"{where}: {key}: unknown key; {_suggest(str(location[-1]), models, model)}"
     if problem["type"] == "missing":
@@ -36,13 +34,13 @@ def _problem(problem: ErrorDetails, data: Any, place: Place, model: type[BaseMod
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     message = message[:1].lower() + message[1:]
     value = problem["input"]
-    if isinstance(value, str | int | float | bool) and len(repr(value)) <= 60 and not secret:
+    if isinstance(value, str | int | float | bool) and len(repr(value)) <= 60:
         message += f", not {value!r}" if message.startswith("input should be") else f" (it is {value!r})"
     return ": ".join(part for part in (where, key, message) if part)
 
 
-def _locate(problem: ErrorDetails, data: Any, model: type[BaseModel]) -> tuple[Location, list[type[BaseModel]], bool]:
-    """Pydantic's location without its union tags, the models that could own its last key, and whether it is a secret.
+def _locate(problem: ErrorDetails, data: Any, model: type[BaseModel]) -> tuple[Location, list[type[BaseModel]]]:
+    """Pydantic's location without its union tags, and the models that could own its last key.
 
     Pydantic puts the tag of a discriminated union, or the name of the union member it tried, between the keys; a part
     that is not in the data is such a name, unless it is the missing key itself.
@@ -60,7 +58,7 @@ def _locate(problem: ErrorDetails, data: Any, model: type[BaseModel]) -> tuple[L
         annotations = [inner for one in annotations for inner in _inner(one, part, data)]
         location = (*location, part)
         data = None if not inside else data[part]
-    return location, owners, any("SecretStr" in repr(one) or one is SecretStr for one in annotations)
+    return location, owners
 
 
 def _models(annotation: Any, data: Any) -> Iterator[type[BaseModel]]:

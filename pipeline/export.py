@@ -1,14 +1,16 @@
 """An ELECTRA checkpoint as two Hugging Face folders, proved before they appear.
 
 Each folder (discriminator, generator) holds fp32 safetensors, config, tokenizer and a model card. It is written under
-a temporary name, loaded again with `AutoModel…`, and its logits are compared with the training networks on held-out
-rows; only then is it renamed. A failed proof leaves nothing behind. Not here: BERT and RoBERTa, uploading.
+a temporary name, loaded again with `AutoModel…`, its logits are compared with the training networks on held-out rows,
+and only then is it made durable and renamed. A failed proof leaves nothing behind. `export.json` holds the size and
+hash of every file that was proved: a folder that differs from it in anything is exported and proved again, and a card
+whose inputs changed (the run's records, its scores) is written anew. Not here: BERT and RoBERTa, uploading.
 """
 
-import json
+import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,63 +20,117 @@ from data_prep import storage
 from data_prep.errors import CheckError, CheckpointError, DataError
 from data_prep.manifest import Manifest
 from data_prep.manifest import load as load_manifest
+from pipeline import gather
 from pipeline.model_card import Provenance, card
 
 TOLERANCE = 1e-4
 PROOF_ROWS = 16
+KINDS = ("discriminator", "generator")
+CARD = "README.md"
+MARKER = "export.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """One exported folder and the largest absolute difference of its logits from the training network's."""
+    """One exported folder, the largest absolute difference of its logits from the training network's, and whether it
+    was made now; otherwise it was proved when it was made, and its files are unchanged since."""
 
     folder: str
     architecture: str
     largest_difference: float
+    new: bool
 
 
 def last_electra_run(out: Path) -> Path:
     """The finished ELECTRA run with the largest budget. DataError where there is none."""
-    done = []
+    done, objectives = [], {arm.get("objective") for arm in gather.read_config(out).get("arms", [])}
     for record in (out / "runs").glob("*/done.json"):
-        run = storage.read_json(record.parent / "run.json")
+        run = gather.read_spec(record.parent)
         if run["objective"] == "electra":
             done.append((run["budget"], -run["seed"], record.parent))
+    if not done and objectives and "electra" not in objectives:
+        raise DataError(
+            f"{out}: nothing to export: no arm with objective 'electra'; choose an experiment that has one, or add one"
+        )
     if not done:
         raise DataError(f"{out / 'runs'}: no finished run with objective 'electra'; run `electra train` first")
     return max(done)[2]
 
 
+def _named_run(out: Path, name: str) -> Path:
+    finished = sorted(path.parent.name for path in (out / "runs").glob("*/done.json"))
+    if name not in finished:
+        raise DataError(f"{out / 'runs'}: no finished run '{name}'; finished are {', '.join(finished) or 'none'}")
+    return out / "runs" / name
+
+
 def export(out: Path, target: Path | None = None, run: str | None = None) -> list[Exported]:
-    """Export the last ELECTRA checkpoint of an experiment (or the one of the run named) to `target`, by default
-    `out/export`. Folders that hold this checkpoint already are left alone."""
+    """Export the last ELECTRA checkpoint of an experiment (or that of the run named) to `target`, by default
+    `out/export`. Folders that hold exactly what was exported from this checkpoint are left alone.
+
+    DataError without such a run, CheckpointError for a damaged checkpoint or another objective's, CheckError where
+    what was written does not compute what the training network does.
+    """
     from training.checkpoint import load_objective
     from training.objectives import Electra
 
-    run_dir = last_electra_run(out) if run is None else out / "runs" / run
-    done = storage.read_json(run_dir / "done.json")
+    run_dir = last_electra_run(out) if run is None else _named_run(out, run)
+    done = gather.read_done(run_dir)
     checkpoint_dir = run_dir / "checkpoints" / done["checkpoint"]
-    target = target or out / "export"
+    target = storage.make_folder(target or out / "export")
     objective, checkpoint = load_objective(checkpoint_dir)
     if not isinstance(objective, Electra):
         raise CheckpointError(f"{checkpoint_dir}: is not an ELECTRA checkpoint; this version exports ELECTRA only")
-    marker = target / "export.json"
-    if marker.exists():
-        found = json.loads(marker.read_text())
-        if found.get("checkpoint_sha256") == checkpoint.sha256 and all(
-            (target / e["folder"]).is_dir() for e in found["exported"]
-        ):
-            return [Exported(**entry) for entry in found["exported"]]
-    storage.make_folder(target)
     manifest = load_manifest(out / "corpus")
     provenance = Provenance.collect(out, run_dir, done, manifest)
-    exported = [
-        _export_one(kind, objective, manifest, out / "corpus", target / kind, provenance)
-        for kind in ("discriminator", "generator")
-    ]
-    entries = [asdict(entry) for entry in exported]
-    storage.write_json(marker, {"checkpoint_sha256": checkpoint.sha256, "run": run_dir.name, "exported": entries})
+    before = _read_marker(target / MARKER, checkpoint.sha256)
+    card_sha256 = provenance.fingerprint()
+    exported, files = [], {}
+    for kind in KINDS:
+        one = _intact(target / kind, before)
+        if one is None:
+            one = _export_one(kind, objective, manifest, out / "corpus", target / kind, provenance)
+        elif before["card_sha256"] != card_sha256:
+            storage.write_bytes(target / kind / CARD, card(kind, provenance).encode())
+        exported.append(one)
+        files[kind] = _hashes(target / kind)
+    marker = {
+        "checkpoint_sha256": checkpoint.sha256,
+        "card_sha256": card_sha256,
+        "run": run_dir.name,
+        "exported": {one.folder: asdict(replace(one, new=False)) for one in exported},
+        "files": files,
+    }
+    if marker != before:
+        storage.write_json(target / MARKER, marker)
     return exported
+
+
+def _read_marker(path: Path, checkpoint_sha256: str) -> dict[str, Any]:
+    """What was exported before from this checkpoint; empty where that is nothing, or the marker is torn."""
+    try:
+        found = storage.read_json(path)
+    except DataError:
+        return {}
+    keys = {"checkpoint_sha256", "card_sha256", "run", "exported", "files"}
+    whole = isinstance(found, dict) and found.keys() == keys and found["checkpoint_sha256"] == checkpoint_sha256
+    return found if whole else {}
+
+
+def _intact(folder: Path, marker: dict[str, Any]) -> Exported | None:
+    """The record of a folder whose files are exactly those that were exported."""
+    if not marker or not folder.is_dir() or marker["files"].get(folder.name) != _hashes(folder):
+        return None
+    return Exported(**marker["exported"][folder.name])
+
+
+def _hashes(folder: Path) -> dict[str, Any]:
+    """Size and hash of every file in a folder, by relative path."""
+    return {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": storage.sha256_of(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def _export_one(
@@ -90,13 +146,26 @@ def _export_one(
     try:
         model.save_pretrained(temporary)
         AutoTokenizer.from_pretrained(corpus_dir / "tokenizer").save_pretrained(temporary)
-        (temporary / "README.md").write_text(card(kind, provenance), encoding="utf-8")
+        (temporary / CARD).write_text(card(kind, provenance), encoding="utf-8")
         difference = _prove(kind, temporary, objective, manifest, corpus_dir)
-        shutil.rmtree(folder, ignore_errors=True)
+        _make_durable(temporary)
+        if folder.exists():
+            shutil.rmtree(folder)
         temporary.rename(folder)
+        storage.sync_folder(folder.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return Exported(folder.name, type(model).__name__, difference)
+    return Exported(folder.name, type(model).__name__, difference, new=True)
+
+
+def _make_durable(folder: Path) -> None:
+    """Flush every file and folder below `folder`, and itself, to the disk."""
+    for path in [*folder.rglob("*"), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _prove(kind: str, folder: Path, objective: Any, manifest: Manifest, corpus_dir: Path) -> float:
@@ -108,7 +177,7 @@ def _prove(kind: str, folder: Path, objective: Any, manifest: Manifest, corpus_d
     reloaded, info = loader.from_pretrained(folder, output_loading_info=True)
     if info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"]:
         raise CheckError(f"{folder.name}: the exported folder does not load completely ({info}); report this")
-    batch = proof_batch(corpus_dir, manifest)
+    batch = proof_batch(corpus_dir, manifest, objective.config.type_vocab)
     with torch.no_grad():
         theirs = reloaded.eval()(
             input_ids=batch["ids"], attention_mask=batch["real"], token_type_ids=batch["types"]
@@ -135,8 +204,9 @@ def _training_logits(kind: str) -> Callable[[Any, dict[str, Any]], Any]:
     return {"discriminator": discriminator, "generator": generator}[kind]
 
 
-def proof_batch(corpus_dir: Path, manifest: Manifest) -> dict[str, Any]:
-    """The first fragments of the first held-out rows as tensors `[B, L]`: what a Hugging Face model can be fed."""
+def proof_batch(corpus_dir: Path, manifest: Manifest, type_vocab: int) -> dict[str, Any]:
+    """The first fragments of the first held-out rows as tensors `[B, L]`: what a Hugging Face model can be fed. Token
+    types that the model does not know are its last one, as in training."""
     import torch
 
     from data_prep.rows import structure
@@ -149,7 +219,7 @@ def proof_batch(corpus_dir: Path, manifest: Manifest) -> dict[str, Any]:
     arrays = {
         "ids": np.where(first, rows, manifest.special.pad),
         "real": first.astype(np.int64),
-        "types": np.where(first, shape.types, 0).astype(np.int64),
+        "types": np.minimum(np.where(first, shape.types, 0), type_vocab - 1).astype(np.int64),
         "positions": np.where(first, shape.positions, 0).astype(np.int64),
     }
     return {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -10,17 +10,17 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from data_prep import storage
 from data_prep.errors import ConfigError, PreflightError
 from pipeline import config as yaml_config
-from pipeline.experiment import Experiment, budget_name
-from training.settings import Placement
+from pipeline.experiment import Experiment
+from pipeline.gather import CONFIG_NAME
+from training.settings import Placement, budget_name
 
-CONFIG_NAME = "config.yaml"
 _FREE = {"cluster", "evaluation", *(f"training.{name}" for name in Placement.model_fields)}
 
 
@@ -64,18 +64,21 @@ def open_folder(path: Path, experiment: Experiment) -> Iterator[Folder]:
 def _lock(path: Path) -> Iterator[None]:
     """Hold the folder. The kernel lets go when the process ends, however it ends; no stale lock can remain."""
     storage.make_folder(path)
-    handle = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise PreflightError(
-            f"{path}: another electra process is working in this folder; wait for it, or choose another with --out"
-        ) from None
-    try:
+    with ExitStack() as stack:
+        try:
+            handle = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PreflightError(
+                f"{path}: another electra process is working in this folder; wait for it, or choose another with --out"
+            ) from None
+        except OSError as error:  # a file system without locks, or a lock file of another user
+            raise PreflightError(
+                f"{path / '.lock'}: cannot be locked ({error.strerror or error}); "
+                "choose a folder on a file system with locks with --out, or make the file writable"
+            ) from None
         yield
-    finally:
-        os.close(handle)
 
 
 def check_identity(stored: Path, experiment: Experiment) -> None:

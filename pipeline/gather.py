@@ -6,19 +6,22 @@ DataError naming the file. Imports nothing heavy.
 """
 
 import json
+import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from data_prep import manifest as manifests
-from data_prep import storage
-from data_prep.errors import DataError
+from data_prep.errors import ConfigError, DataError
 from data_prep.manifest import Manifest
+from pipeline import config as yaml_config
 from pipeline.statistics import METRICS, Fit
 from training.metrics import read_metrics
+
+CONFIG_NAME = "config.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +61,7 @@ class Contents:
     @property
     def arms(self) -> list[str]:
         """All arms, in the configuration's order: what an arm's colour and marker follow."""
-        configured = [str(arm.get("name") or arm.get("objective")) for arm in self.config.get("arms", [])]
-        return list(dict.fromkeys([*configured, *(run.arm for run in self.runs)]))
+        return list(dict.fromkeys([*arm_labels(self.config), *(run.arm for run in self.runs)]))
 
     @property
     def finished(self) -> list[Run]:
@@ -72,7 +74,7 @@ def read(out: Path) -> Contents:
     if not out.is_dir():
         raise DataError(f"{out} does not exist: run `electra train` or `electra quickstart` with this --out first.")
     config = read_config(out)
-    order = [str(arm.get("name") or arm.get("objective")) for arm in config.get("arms", [])]
+    order = arm_labels(config)
     runs = [_read_run(path.parent) for path in sorted(out.glob("runs/*/run.json"))]
     runs.sort(key=lambda run: (run.budget, order.index(run.arm) if run.arm in order else len(order), run.arm, run.seed))
     corpus = out / "corpus"
@@ -81,57 +83,108 @@ def read(out: Path) -> Contents:
         name=str(config.get("name") or out.resolve().name),
         config=config,
         runs=runs,
-        results=_read_results(out / "evaluation" / "results.jsonl"),
+        results=read_results(out),
         manifest=manifests.load(corpus) if (corpus / manifests.FILE_NAME).exists() else None,
     )
 
 
 def read_config(out: Path) -> dict[str, Any]:
     """The stored configuration as plain data; empty where there is none."""
-    path = out / "config.yaml"
+    path = out / CONFIG_NAME
     if not path.exists():
         return {}
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is not readable YAML ({' '.join(str(error).split())}); restore it.") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{path} holds no mapping; restore it.")
-    return found
+        return yaml_config.read(path)
+    except ConfigError as error:
+        raise DataError(f"{error}; restore this copy of the experiment's file.") from None
+
+
+def arm_labels(config: Mapping[str, Any]) -> list[str]:
+    """The arms of a stored configuration, in its order, under the names their runs carry."""
+    return [str(arm.get("name") or arm.get("objective")) for arm in config.get("arms", [])]
 
 
 def _read_run(folder: Path) -> Run:
-    spec = storage.read_json(folder / "run.json")
-    done = folder / "done.json"
-    try:
-        return Run(
-            folder=folder,
-            name=spec["name"],
-            arm=spec["arm"],
-            objective=spec["objective"],
-            budget=float(spec["budget"]),
-            seed=int(spec["seed"]),
-            steps=int(spec["steps"]),
-            identity=spec["identity"],
-            placement=spec["placement"],
-            flops_per_step=float(spec["flops_per_step"]),
-            done=storage.read_json(done) if done.exists() else None,
-            lines=read_metrics(folder),
-        )
-    except KeyError as error:
-        raise DataError(f"{folder / 'run.json'} has no {error}; remove the folder and train again.") from None
+    spec = read_spec(folder)
+    names = ("name", "arm", "objective", "budget", "seed", "steps", "identity", "placement", "flops_per_step")
+    done = read_done(folder) if (folder / "done.json").exists() else None
+    return Run(folder=folder, done=done, lines=read_metrics(folder), **{name: spec[name] for name in names})
 
 
-def _read_results(path: Path) -> list[dict[str, Any]]:
+# --- records ----------------------------------------------------------------------------------------------------------
+
+_NUMBER = (int, float)
+_SPEC: dict[str, Any] = {
+    **dict.fromkeys(("name", "arm", "objective"), str),
+    **dict.fromkeys(("budget", "flops_per_step"), _NUMBER),
+    **dict.fromkeys(("seed", "steps"), int),
+    **dict.fromkeys(("identity", "placement"), dict),
+}
+_DONE: dict[str, Any] = {
+    **dict.fromkeys(("flops_counted", "flops_spent", "seconds", "tokens_per_second", "budget"), _NUMBER),
+    **dict.fromkeys(("step", "tokens", "parameters", "world_size"), int),
+    **dict.fromkeys(("checkpoint", "hardware"), str),
+    "heldout": dict,
+}
+_RESULT: dict[str, Any] = {
+    **dict.fromkeys(("run", "arm", "objective", "suite", "task", "metric", "predictions"), str),
+    **dict.fromkeys(("budget", "score", "majority", "seconds"), _NUMBER),
+    **dict.fromkeys(("seed", "step", "finetune_seed", "n_train", "n_dev"), int),
+    **dict.fromkeys(("in_mean", "degenerate", "subset"), bool),
+    **dict.fromkeys(("metrics", "protocol"), dict),
+}
+
+
+def read_spec(run_dir: Path) -> dict[str, Any]:
+    """A run's run.json. DataError naming the file where it is missing or not the record of a run."""
+    return _read_record(run_dir / "run.json", _SPEC, f"remove {run_dir} and run `electra train` again")
+
+
+def read_done(run_dir: Path) -> dict[str, Any]:
+    """A finished run's done.json. DataError as `read_spec`."""
+    return _read_record(run_dir / "done.json", _DONE, f"remove {run_dir} and run `electra train` again")
+
+
+def read_results(out: Path) -> list[dict[str, Any]]:
+    """The lines of results.jsonl, none where it is not there. DataError naming the line that is no result."""
+    path = out / "evaluation" / "results.jsonl"
     if not path.exists():
         return []
     results = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            results.append(json.loads(line))
-        except json.JSONDecodeError:
+            found = json.loads(line)
+        except ValueError:
             raise DataError(f"{path}:{number}: not a JSON line; run `electra evaluate` to write it anew.") from None
+        results.append(_checked(found, _RESULT, f"{path}:{number}", "run `electra evaluate` to write it anew"))
     return results
+
+
+def record_of(out: Path, result: Mapping[str, Any]) -> Path:
+    """The commit record of a result: what to delete for it to be made anew."""
+    return out / "evaluation" / "units" / f"{Path(result['predictions']).stem}.json"
+
+
+def _read_record(path: Path, kinds: Mapping[str, Any], way_out: str) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist; restore it, or {way_out}.") from None
+    except ValueError as error:
+        raise DataError(f"{path} is not valid JSON ({error}); restore it, or {way_out}.") from None
+    return _checked(found, kinds, str(path), f"restore it, or {way_out}")
+
+
+def _checked(found: Any, kinds: Mapping[str, Any], where: str, way_out: str) -> dict[str, Any]:
+    """`found` if it is a mapping with a value of its kind under every name; DataError otherwise."""
+    if not isinstance(found, dict):
+        raise DataError(f"{where}: holds no record; {way_out}.")
+    for name, kind in kinds.items():
+        if name not in found:
+            raise DataError(f"{where}: has no '{name}'; {way_out}.")
+        if not isinstance(found[name], kind):
+            raise DataError(f"{where}: '{name}' cannot be {str(found[name])[:40]!r}; {way_out}.")
+    return found
 
 
 def fit_of(out: Path, result: dict[str, Any]) -> Fit:
@@ -140,9 +193,10 @@ def fit_of(out: Path, result: dict[str, Any]) -> Fit:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             label, prediction = arrays["label"], arrays["prediction"]
-    except (OSError, ValueError, KeyError) as error:
+            group = arrays["group"].astype(np.int64) if "group" in arrays else None  # older files: each its own
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise DataError(
-            f"{path} is not readable ({error}); delete its record and run `electra evaluate` again."
+            f"{path} is not readable ({error}); delete {record_of(out, result)} and run `electra evaluate` again."
         ) from None
     if result["metric"] not in METRICS:
         raise DataError(f"{path}: no interval is defined for {result['metric']!r}; known are {', '.join(METRICS)}.")
@@ -153,4 +207,5 @@ def fit_of(out: Path, result: dict[str, Any]) -> Fit:
         finetune_seed=int(result["finetune_seed"]),
         label=label.astype(np.int64),
         prediction=prediction.astype(np.int64),
+        group=group,
     )

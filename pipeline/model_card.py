@@ -1,12 +1,12 @@
 """The model card of an exported checkpoint, written from the run's own records."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep import storage
 from data_prep.manifest import Manifest
+from data_prep.settings import fingerprint
+from pipeline import gather
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,12 @@ class Provenance:
     @classmethod
     def collect(cls, out: Path, run_dir: Path, done: dict[str, Any], manifest: Manifest) -> "Provenance":
         """Read the run's record and its evaluation results, if there are any."""
-        path = out / "evaluation" / "results.jsonl"
-        lines = [line for line in path.read_bytes().split(b"\n") if line] if path.exists() else []
-        results = [found for found in map(json.loads, lines) if found["run"] == run_dir.name]
-        return cls(out.name, storage.read_json(run_dir / "run.json"), done, manifest, results)
+        results = [found for found in gather.read_results(out) if found["run"] == run_dir.name]
+        return cls(out.name, gather.read_spec(run_dir), done, manifest, results)
+
+    def fingerprint(self) -> str:
+        """Hash of all that a card is made from."""
+        return fingerprint([self.name, self.run, self.done, self.manifest.sha256, self.results])
 
 
 _HEAD = """---
@@ -109,12 +111,13 @@ def _scores(results: list[dict[str, Any]]) -> str:
         "",
         "## Evaluation (fine-tuned)",
         "",
-        "| suite | task | metric | score | majority class | examples |",
-        "|---|---|---|---|---|---|",
+        "| suite | task | fine-tuning seed | metric | score | majority class | examples |",
+        "|---|---|---|---|---|---|---|",
     ]
     for found in sorted(results, key=lambda r: (r["suite"], r["task"], r["finetune_seed"])):
         lines.append(
-            f"| {found['suite']} | {found['task']}{' (subset)' if found['subset'] else ''} | {found['metric']} "
-            f"| {found['score']:.3f} | {found['majority']:.3f} | {found['n_dev']} |"
+            f"| {found['suite']} | {found['task']}{' (subset)' if found['subset'] else ''} "
+            f"| {found['finetune_seed']} | {found['metric']} | {found['score']:.3f} "
+            f"| {found['majority']:.3f} | {found['n_dev']} |"
         )
     return "\n".join([*lines, ""])

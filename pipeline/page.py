@@ -80,12 +80,10 @@ def _summary(analysis: Analysis) -> list[str]:
 
 def _suite(suite: Suite, drawings: Mapping[str, str]) -> str:
     outside = [task for task in suite.tasks if not task.in_mean]
-    seeds = max(cell.seeds for cell in suite.cells)
-    drawn = "examples" if seeds == 1 else f"examples and {seeds} pre-training seeds"
     caption = (
         f"Mean score against training compute. Bars: 95 % bootstrap intervals over "
-        f"{drawn}. Points of one budget are set slightly apart, to tell bars apart; exact figures are in the table. "
-        "Dotted: always answering the commonest class."
+        f"{wording.drawn([suite])}. Points of one budget are set slightly apart, to tell bars apart; exact "
+        "figures are in the table. Dotted: always answering the commonest class."
     )
     parts = [
         f"<h2>{escape(wording.suite_title(suite))}</h2>",
@@ -161,7 +159,10 @@ def _comparisons(suite: Suite) -> str:
             for one in suite.differences
         ]
         head = [("difference", ""), ("budget", "FLOPs"), ("points", ""), ("95 % interval", ""), ("reading", "")]
-        note = "Differences of the mean at equal compute, paired over examples; not corrected for several comparisons."
+        note = (
+            "Differences of the mean at equal compute, both arms scored on the same draws; not corrected for several "
+            "comparisons."
+        )
         parts.append(table(note, head, rows, words=(0, 4), group_by=1))
     if suite.multipliers:
         rows = [
@@ -215,7 +216,8 @@ def _losses(contents: Contents, svg: str | None) -> str:
             "one panel an arm and quantity. The last held-out values are in the table."
         )
         caption = (
-            "Lines: training, mean over the steps since the line before. Points: held-out rows, the same for all arms. "
+            "Lines: training, mean over the steps since the line before. Points: held-out rows, the same for all arms "
+            "(BERT's with half of the second segments exchanged). "
             "Each panel has its own vertical scale."
         )
         parts.append(drawing(svg, description, caption, "panels"))
@@ -340,10 +342,11 @@ def _limits(contents: Contents, analysis: Analysis) -> str:
     seeds = {cell.seeds for suite in analysis.suites for cell in suite.cells}
     largest = max(run.budget for run in contents.finished)
     limits = []
-    if seeds and max(seeds) == 1:
+    if seeds and min(seeds) == 1:
+        where = "each arm and budget" if max(seeds) == 1 else "some arms at some budgets"
         limits.append(
-            "One pre-training seed for each arm and budget. How much another seed would move a score is not known from "
-            "this experiment, and the intervals do not contain it."
+            f"One pre-training seed for {where}. How much another seed would move a score is not known there, and the "
+            "intervals do not contain it."
         )
     limits.append(
         f"The largest budget is {flops_text(largest)} model FLOPs. ELECTRA's published gains were measured from about "

@@ -5,6 +5,9 @@ road serves any experiment file; `configs/quickstart.yaml` is the one that fits 
 stage does its work (`pipeline.stages`).
 """
 
+import json
+import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,17 @@ from typing import Any
 from pipeline import gather, stages
 from pipeline.console import duration
 from pipeline.stages import Place, Result, shown
+from pipeline.tracking import TRACKING_URI
 
 # Report before track: the mirror takes the report along.
-ROAD = (stages.prepare, stages.train, stages.evaluate, stages.report, stages.track, stages.export)
+ROAD: dict[str, stages.Stage] = {
+    "prepare": stages.prepare,
+    "train": stages.train,
+    "evaluate": stages.evaluate,
+    "report": stages.report,
+    "track": stages.track,
+    "export": stages.export_if_any,
+}
 
 
 def road(place: Place) -> Result:
@@ -22,8 +33,8 @@ def road(place: Place) -> Result:
     console, experiment = place.console, place.experiment
     console.say(f"electra quickstart: experiment '{experiment.name}' in {shown(place.folder.path)}")
     results: dict[str, Result] = {}
-    for stage in ROAD:
-        results[stage.__name__] = stages.timed(stage.__name__, stage, place)
+    for name, stage in ROAD.items():
+        results[name] = stages.timed(name, stage, place)
     total = sum(result["seconds"] for result in results.values())
     console.table(
         "Time",
@@ -36,8 +47,9 @@ def road(place: Place) -> Result:
         ["arm", "budget, FLOPs", "steps", "counted FLOPs", "seed", f"{experiment.evaluation.suite} mean"],
         [[r["arm"], f"{r['budget']:.2e}", r["steps"], _sci(r["flops"]), r["seed"], _score(r["mean"])] for r in rows],
     )
-    console.say(next_commands(place.folder.path))
-    console.say("" if place.ray_running else "Everything was done already; nothing was run again.")
+    console.say(next_commands(place.folder.path, exported=stages.has_electra(place)))
+    if not place.worked:
+        console.say("Everything was done already; nothing was run again.")
     return {"stages": results, "summary": rows}
 
 
@@ -67,18 +79,24 @@ def summary(out: Path, suite: str) -> list[dict[str, Any]]:
     return rows
 
 
-def next_commands(out: Path) -> str:
-    """Where to look: the report, MLflow, and the exported model in three lines of Python."""
-    mlflow = shown(Path(sys.executable).parent / "mlflow")
-    return f"""
+def next_commands(out: Path, *, exported: bool) -> str:
+    """Where to look: the report, MLflow, and the exported model, if there is one, in three lines of Python."""
+    mlflow = shlex.join([shown(Path(sys.executable).parent / "mlflow"), "ui", "--backend-store-uri"])
+    look = f"""
 Look further:
-  open {shown(out / "report" / "report.html")}
-  {mlflow} ui --backend-store-uri sqlite:///{out / "mlflow.db"}
-
-  from transformers import AutoModelForPreTraining, AutoTokenizer
-  tokenizer = AutoTokenizer.from_pretrained("{shown(out / "export" / "discriminator")}")
-  model = AutoModelForPreTraining.from_pretrained("{shown(out / "export" / "discriminator")}")
+  open {shlex.quote(shown(out / "report" / "report.html"))}
 """
+    if not os.environ.get(TRACKING_URI):
+        address = shlex.quote(f"sqlite:///{out / 'mlflow.db'}")
+        look += f"  {mlflow} {address}\n"
+    if exported:
+        folder = json.dumps(shown(out / "export" / "discriminator"), ensure_ascii=False)
+        look += f"""
+  from transformers import AutoModelForPreTraining, AutoTokenizer
+  tokenizer = AutoTokenizer.from_pretrained({folder})
+  model = AutoModelForPreTraining.from_pretrained({folder})
+"""
+    return look
 
 
 def _sci(value: float) -> str:

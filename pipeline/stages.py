@@ -7,10 +7,12 @@ most once for a whole command, and not at all when nothing is left to run. Heavy
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,11 @@ from data_prep import manifest as manifests
 from data_prep import storage
 from data_prep.errors import ConfigError, DataError, ElectraError
 from pipeline import config as yaml_config
+from pipeline import gather
 from pipeline.console import Console, duration, quiet_libraries
 from pipeline.experiment import Experiment
-from pipeline.folder import CONFIG_NAME, Folder, open_folder
+from pipeline.folder import Folder, open_folder
+from pipeline.gather import CONFIG_NAME
 from training.settings import RunSpec
 
 Result = dict[str, Any]
@@ -36,6 +40,7 @@ class Place:
     console: Console
     stack: ExitStack
     ray_running: bool = field(default=False)
+    worked: bool = field(default=False)  # whether any stage found something to do
 
     def start_ray(self) -> None:
         """Join the configured cluster, or start an embedded Ray that ends with this command; once."""
@@ -47,12 +52,12 @@ class Place:
             num_cpus = max(os.cpu_count() or 1, cluster.num_workers * cluster.threads_per_worker)
         started = time.monotonic()
         self.stack.enter_context(session(cluster.address, num_cpus))
-        self.ray_running = True
+        self.ray_running = self.worked = True
         where = cluster.address or "on this machine"
         self.console.say(f"ray: ready {where} in {duration(time.monotonic() - started)}")
 
 
-Stage = Callable[[Place], Result]
+Stage = Callable[..., Result]  # of a Place, and of what the verb's own options are
 
 
 def read_experiment(target: Path, overrides: Sequence[str]) -> Experiment:
@@ -71,8 +76,15 @@ def glue_overrides(glue_dir: Path | None) -> list[str]:
     if glue_dir is None:
         return []
     if not glue_dir.is_dir():
-        raise DataError(f"{glue_dir}: no such folder; --glue-dir names the one that holds CoLA, MRPC and RTE")
+        raise DataError(f"{glue_dir}: no such folder; --glue-dir names the one that holds the tasks' folders")
     return ["evaluation.suite=glue", f"evaluation.glue_dir={json.dumps(str(glue_dir.resolve()))}"]
+
+
+def check_tasks(experiment: Experiment) -> None:
+    """Find missing task data before any work."""
+    from pipeline.evaluate import check_tasks as check
+
+    check(experiment.evaluation)
 
 
 @contextmanager
@@ -179,7 +191,7 @@ def _is_done(folder: Folder, spec: RunSpec) -> bool:
     run = folder.runs / spec.name
     if not (run / "done.json").exists():
         return False
-    before, now = storage.read_json(run / "run.json")["identity"], spec.identity.model_dump(mode="json")
+    before, now = gather.read_spec(run)["identity"], spec.identity.model_dump(mode="json")
     changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     if changed:
         raise ConfigError(
@@ -215,10 +227,16 @@ def report(place: Place) -> Result:
     """One HTML file with curves and tables, and the same as JSON."""
     from pipeline.report import write
 
+    before = _hash(place.folder.report / "report.html")
     with place.console.stage("report"):
         path = write(place.folder.path)
+    place.worked |= _hash(path) != before
     place.console.say(f"report: {shown(path)}")
     return {"report": str(path)}
+
+
+def _hash(path: Path) -> str | None:
+    return storage.sha256_of(path) if path.exists() else None
 
 
 def track(place: Place) -> Result:
@@ -228,19 +246,36 @@ def track(place: Place) -> Result:
     with place.console.stage("track", unit="values") as stage:
         summary = sync(place.folder.path, console=place.console)
         stage.advance(summary.points, runs=summary.runs, finetunings=summary.finetunings)
+    place.worked |= summary.changed > 0
     return {"uri": summary.uri, "reachable": summary.reachable, "runs": summary.runs}
 
 
-def export(place: Place) -> Result:
-    """The last ELECTRA checkpoint as Hugging Face folders, proved against the training model."""
+def has_electra(place: Place) -> bool:
+    """Whether the experiment trains anything that can be exported."""
+    return any(arm.objective == "electra" for arm in place.experiment.arms)
+
+
+def export_if_any(place: Place) -> Result:
+    """`export`, where there is an ELECTRA arm; a road without one ends well all the same."""
+    if has_electra(place):
+        return export(place)
+    place.console.say("export: nothing to export (no arm with objective 'electra')")
+    return {"exported": []}
+
+
+def export(place: Place, to: Path | None = None, run: str | None = None) -> Result:
+    """The last ELECTRA checkpoint, or the run's that is named, as Hugging Face folders below `to`, proved against the
+    training model."""
     from pipeline.export import export as export_checkpoint
 
+    target = to.absolute() if to is not None else place.folder.export
     with place.console.stage("export"):
-        exported = export_checkpoint(place.folder.path)
+        exported = export_checkpoint(place.folder.path, target, run)
+    place.worked |= any(one.new for one in exported)
     for one in exported:
         place.console.say(
-            f"export: {shown(place.folder.export / one.folder)}: {one.architecture}, "
-            f"largest logit difference from the training model {one.largest_difference:.1e}"
+            f"export: {shown(target / one.folder)}: {one.architecture}, largest logit difference from the training "
+            f"model {one.largest_difference:.1e}" + ("" if one.new else " when it was made; its files are unchanged")
         )
     return {"exported": [asdict(one) for one in exported]}
 
@@ -255,12 +290,15 @@ VERBS: dict[str, tuple[tuple[Stage, ...], str]] = {
 }
 
 
-def run(verb: str, place: Place) -> Result:
-    """Run a verb's stages and say what to do next. The result is the first stage's."""
-    work, following = VERBS[verb]
-    result, *_ = [timed(stage.__name__, stage, place) for stage in work]
+def run(verb: str, place: Place, **options: Any) -> Result:
+    """Run a verb's stages, the first with the verb's own `options`, and say what to do next. The result is the first
+    stage's."""
+    (first, *rest), following = VERBS[verb]
+    result = timed(first.__name__, partial(first, **options), place)
+    for stage in rest:
+        timed(stage.__name__, stage, place)
     if following:
-        place.console.say(f"next: electra {following} {shown(place.folder.path)}")
+        place.console.say(f"next: electra {following} {shlex.quote(shown(place.folder.path))}")
     return result
 
 

@@ -1,10 +1,11 @@
 """What the scores can carry: bootstrap intervals, paired differences and the compute multiplier.
 
 A cell is an arm at a budget. Its mean score is the mean over tasks of the mean over pre-training seeds of the mean over
-fine-tuning seeds. The bootstrap draws development examples, and seeds where there is more than one, with replacement
-(Efron 1979; seeds × examples as in the Multi-Bootstrap, Sellam et al. 2022). Two cells that were scored on the same
-examples see the same draws, so their difference is paired. Everything is a function of the data and a fixed key: the
-same results give the same report.
+fine-tuning seeds. The bootstrap draws groups of development examples (all examples of a document together, because they
+are not independent: the cluster bootstrap, Davison & Hinkley 1997, § 3.8; where examples have no groups, examples), and
+seeds where there is more than one, with replacement (Efron 1979; seeds × examples as in the Multi-Bootstrap, Sellam et
+al. 2022). Two cells that were scored on the same examples see the same draws, so their difference is paired; tasks are
+drawn independently. Everything is a function of the data and a fixed key: the same results give the same report.
 
 With one pre-training seed the intervals say nothing of how another seed would have come out. No p-values, no
 correction for several comparisons, no extrapolation.
@@ -26,12 +27,13 @@ Ints = NDArray[np.int64]
 Cell = TypeVar("Cell")
 
 REPLICATES = 2000
-_CHUNK = 4_000_000  # resampled examples held at a time: 16 MB of counts
+_CHUNK = 4_000_000  # resampled groups held at a time: 16 MB of counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """One fine-tuning's answers to a task's development examples: `label` and `prediction` are classes `[n]`."""
+    """One fine-tuning's answers to a task's development examples: `label` and `prediction` are classes `[n]`, `group`
+    `[n]` says which examples are drawn together (None: each on its own)."""
 
     task: str
     metric: str
@@ -39,6 +41,12 @@ class Fit:
     finetune_seed: int
     label: Ints
     prediction: Ints
+    group: Ints | None = None
+
+    @property
+    def grouped(self) -> bool:
+        """Whether any two examples are drawn together."""
+        return self.group is not None and len(np.unique(self.group)) < len(self.group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,7 @@ class Estimate:
 
 # --- metrics as functions of weighted counts ------------------------------------------------------------------------
 #
-# A resample is a count per example, so every metric below is a function of a few weighted sums, and all replicates of
+# A resample is a count per group, so every metric below is a function of a few weighted sums, and all replicates of
 # all fits on the same examples are one matrix product.
 
 
@@ -99,26 +107,38 @@ METRICS: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
 
 
 def resampled_scores(fits: Sequence[Fit], replicates: int, key: int) -> list[Estimate]:
-    """The score of each fit and its bootstrap replicates; all fits must hold the same labels and share the draws."""
-    label = fits[0].label
-    n, classes = len(label), int(max(max(fit.label.max(), fit.prediction.max()) for fit in fits)) + 1
+    """The score of each fit and its bootstrap replicates; all fits must hold the same labels and groups, and share the
+    draws."""
+    classes = int(max(max(fit.label.max(), fit.prediction.max()) for fit in fits)) + 1
     if classes < 2:
         classes = 2
     features_nF = np.concatenate([_features(fit, classes) for fit in fits], axis=1)
+    features_GF = _by_group(features_nF, fits[0].group)
+    n = len(features_GF)
     generator = np.random.default_rng(key)
-    sums = [features_nF.sum(axis=0, dtype=np.float64)[None, :]]  # row 0: the data themselves
+    sums = [features_GF.sum(axis=0, dtype=np.float64)[None, :]]  # row 0: the data themselves
     step = max(1, _CHUNK // n)
     for start in range(0, replicates, step):
         rows = min(step, replicates - start)
         draws = generator.integers(0, n, size=(rows, n)) + n * np.arange(rows)[:, None]
         counts = np.bincount(draws.ravel(), minlength=rows * n).reshape(rows, n).astype(np.float32)
-        sums.append((counts @ features_nF).astype(np.float64))  # integers below 2^24: exact in float32
+        sums.append((counts @ features_GF).astype(np.float64))  # integers below 2^24: exact in float32
     sums_BF = np.concatenate(sums)
     estimates = []
     for fit, part in zip(fits, np.split(sums_BF, len(fits), axis=1), strict=True):
         score = METRICS[fit.metric](part[:, 0], part[:, 1 : 1 + classes], part[:, 1 + classes :])
         estimates.append(Estimate(float(score[0]), score[1:]))
     return estimates
+
+
+def _by_group(features_nF: NDArray[np.float32], group: Ints | None) -> NDArray[np.float32]:
+    """The features summed over each group's examples."""
+    if group is None:
+        return features_nF
+    names, which_n = np.unique(group, return_inverse=True)
+    features_GF = np.zeros((len(names), features_nF.shape[1]), dtype=np.float32)
+    np.add.at(features_GF, which_n, features_nF)
+    return features_GF
 
 
 # --- cells ----------------------------------------------------------------------------------------------------------
@@ -132,11 +152,11 @@ def bootstrap(
     DataError for a metric that has no resampling here.
     """
     scores: dict[int, Estimate] = {}  # by id(fit)
-    for group in _same_examples(fit for fits in cells.values() for fit in fits).values():
-        if unknown := {fit.metric for fit in group} - METRICS.keys():
+    for (task, digest), same in _same_examples(fit for fits in cells.values() for fit in fits).items():
+        if unknown := {fit.metric for fit in same} - METRICS.keys():
             raise DataError(f"No interval is defined for the metric {unknown.pop()!r}; known are {', '.join(METRICS)}.")
-        key = int(keyed.key("examples", seed, group[0].task, _digest(group[0].label)))
-        scores |= {id(fit): one for fit, one in zip(group, resampled_scores(group, replicates, key), strict=True)}
+        key = int(keyed.key("examples", seed, task, digest))
+        scores |= {id(fit): one for fit, one in zip(same, resampled_scores(same, replicates, key), strict=True)}
     return {name: _over_seeds(str(name), fits, scores, replicates, seed) for name, fits in cells.items()}
 
 
@@ -148,14 +168,16 @@ def mean(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def _same_examples(fits: Iterable[Fit]) -> dict[tuple[str, str], list[Fit]]:
-    groups: dict[tuple[str, str], list[Fit]] = {}
+    """The fits that share their draws, by task and the digest of labels and groups."""
+    same: dict[tuple[str, str], list[Fit]] = {}
     for fit in fits:
-        groups.setdefault((fit.task, _digest(fit.label)), []).append(fit)
-    return groups
+        same.setdefault((fit.task, _digest(fit)), []).append(fit)
+    return same
 
 
-def _digest(label: Ints) -> str:
-    return hashlib.sha256(np.ascontiguousarray(label, dtype=np.int64).tobytes()).hexdigest()
+def _digest(fit: Fit) -> str:
+    group = np.arange(len(fit.label)) if fit.group is None else fit.group
+    return hashlib.sha256(np.stack([fit.label, group]).astype(np.int64).tobytes()).hexdigest()
 
 
 def _over_seeds(

@@ -2,37 +2,39 @@
 
 The lines in the run directories are the truth; this copies them, so it may fail, be repeated or never happen without
 losing anything. One MLflow run per training run, a child run per fine-tuning, one run for the experiment as a whole
-with configuration and report as artifacts. The default store is one SQLite file in the experiment's directory.
+with configuration and report as artifacts. The store is the one MLFLOW_TRACKING_URI names, by default one SQLite file
+in the experiment's directory.
 
 * Replaying doubles nothing. A line goes with its own step and time, and a line that arrived (its `attempt` point is
-  there) is not sent again. Of an unfinished run only what a checkpoint covers is sent: later steps may be redone.
+  there) is not sent again. Of an unfinished run only what a verified checkpoint covers is sent: later steps may be
+  redone.
+* `electra.superseded` says of every fine-tuning whether the results of now still hold it.
 * Status is truthful: FINISHED with `done.json`; otherwise RUNNING while the caller trains, KILLED when it does not,
   because whoever calls holds the directory: a run that a dead driver left open is closed, and reopened when it goes on.
 * A server out of reach costs a warning. A broken local store is an error, because it is ours.
 * `.tracking.json` remembers what was sent where. It only saves time: without it the next call compares everything.
 """
 
-import hashlib
 import json
 import logging
 import math
+import os
 import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit, urlunsplit
 
 from data_prep import storage
 from data_prep.errors import DataError, PreflightError
 from data_prep.settings import fingerprint
-from pipeline import gather
+from pipeline import gather, tracking_cursor
 from pipeline.gather import Contents, Run
 from pipeline.mlflow_store import Point, Store, flatten, quick_to_fail
 
-CURSOR = ".tracking.json"
+TRACKING_URI = "MLFLOW_TRACKING_URI"
 _ARTIFACTS = ("config.yaml", "corpus/manifest.json", "report/report.html", "report/report.json", "report/curve.svg")
 
 
@@ -44,13 +46,15 @@ class Voice(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncSummary:
-    """What a call did. `runs` and `finetunings` are those there are to mirror; `points` is metric values sent now."""
+    """What a call did. `runs` and `finetunings` are those there are to mirror; `points` is metric values sent now,
+    `changed` how many of the things mirrored were out of date."""
 
     uri: str  # without credentials
     reachable: bool
     runs: int
     finetunings: int
     points: int
+    changed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +66,7 @@ class _Item:
     send: Callable[[Store], int]
 
 
-def sync(
-    out: Path, *, tracking_uri: str | None = None, console: Voice | None = None, training: bool = False
-) -> SyncSummary:
+def sync(out: Path, *, console: Voice | None = None, training: bool = False) -> SyncSummary:
     """Mirror what is new in the experiment directory `out`. The caller holds the directory; `training` says that it is
     training now.
 
@@ -73,41 +75,42 @@ def sync(
     """
     out = out.resolve()
     contents = gather.read(out)
-    uri = tracking_uri or f"sqlite:///{out / 'mlflow.db'}"
+    named = os.environ.get(TRACKING_URI)
+    uri = named or f"sqlite:///{out / 'mlflow.db'}"
+    address = tracking_cursor.public(uri)
     plan = _Plan(contents, training)
-    cursor = _load_cursor(out, uri)
+    cursor = tracking_cursor.load(out, uri)
     waiting = [item for item in plan.items if cursor.get(item.key) != item.version]
     points, problem = 0, None
     if waiting:
         try:
-            points = _send(contents, plan, waiting, uri, tracking_uri is None, cursor)
+            points = _send(contents, waiting, uri, not named, cursor)
         except _errors() as error:
             problem = _sentence(error)
         finally:
-            _save_cursor(out, uri, cursor)
+            tracking_cursor.save(out, uri, cursor)
     if problem is not None and uri.startswith("sqlite:"):
         raise PreflightError(
-            f"{_public(uri)} cannot be used as MLflow store ({problem}); move that file away and sync again: "
+            f"{address} cannot be used as MLflow store ({problem}); move that file away and sync again: "
             "everything in it is in the run directories too."
         )
     if problem is not None:
         _warn(
             console,
-            f"MLflow at {_public(uri)} cannot be reached or refuses ({problem}); nothing is lost, the same command "
+            f"MLflow at {address} cannot be reached or refuses ({problem}); nothing is lost, the same command "
             "again sends what is missing.",
         )
     return SyncSummary(
-        uri=_public(uri),
+        uri=address,
         reachable=problem is None,
         runs=len(plan.runs),
         finetunings=len(plan.finetunings),
         points=points,
+        changed=len(waiting),
     )
 
 
-def _send(
-    contents: Contents, plan: "_Plan", waiting: list[_Item], uri: str, embedded: bool, cursor: dict[str, str]
-) -> int:
+def _send(contents: Contents, waiting: list[_Item], uri: str, embedded: bool, cursor: dict[str, str]) -> int:
     """Send the items in order, marking each in the cursor as it arrives; returns how many metric values went."""
     with quick_to_fail():
         store = Store(uri, contents.name, contents.out / "mlartifacts" if embedded else None)
@@ -115,8 +118,6 @@ def _send(
         for item in waiting:
             points += item.send(store)
             cursor[item.key] = item.version
-        for stale in plan.superseded(store):
-            store.tag(stale, {"electra.superseded": "true"})
     return points
 
 
@@ -149,16 +150,16 @@ class _Plan:
         items = [_Item(self._run_key(run), self._run_version(run), self._sender(run)) for run in self.runs]
         for result in self.finetunings:
             items.append(_Item(self._finetuning_key(result), "sent", self._finetuning_sender(result)))
+        for run in self.runs:
+            own = {self._finetuning_key(result) for result in self.finetunings if result["run"] == run.name}
+            items.append(
+                _Item(f"{self._run_key(run)}#current", fingerprint(sorted(own)), self._current_sender(run, own))
+            )
         files = [path for name in _ARTIFACTS if (path := self._contents.out / name).is_file()]
         if self.runs:
             version = fingerprint([self._whole_status(), {path.name: storage.sha256_of(path) for path in files}])
             items.append(_Item(self._whole_key(), version, lambda store: self._send_whole(store, files)))
         return items
-
-    def superseded(self, store: Store) -> list[str]:
-        """Fine-tunings in the store that are no longer among the results: they were evaluated anew."""
-        current = {self._finetuning_key(result) for result in self.finetunings}
-        return [key for run in self.runs for key in store.keys(self._run_key(run) + "/") if key not in current]
 
     # Keys hold the time of a run's first line: another directory's run of the same name is another run.
 
@@ -213,9 +214,20 @@ class _Plan:
     def _finetuning_sender(self, result: dict[str, Any]) -> Callable[[Store], int]:
         predictions = self._contents.out / "evaluation" / result["predictions"]
         if not predictions.exists():
-            raise DataError(f"{predictions} is missing; delete its record and run `electra evaluate` again.")
+            record = gather.record_of(self._contents.out, result)
+            raise DataError(f"{predictions} is missing; delete {record} and run `electra evaluate` again.")
         ended = _ms(predictions.stat().st_mtime)
         return lambda store: self._send_finetuning(store, result, ended)
+
+    def _current_sender(self, run: Run, current: set[str]) -> Callable[[Store], int]:
+        """Says of every fine-tuning of the run in the store whether it was evaluated anew since, and is not shown."""
+
+        def send(store: Store) -> int:
+            for key in store.keys(self._run_key(run) + "/"):
+                store.tag(key, {"electra.superseded": str(key not in current).lower()})
+            return 0
+
+        return send
 
     def _send_finetuning(self, store: Store, result: dict[str, Any], ended: int) -> int:
         key = self._finetuning_key(result)
@@ -245,7 +257,9 @@ class _Plan:
         end = store.start_time(key) + round(1000 * result["seconds"])  # of the first try, if this is the second
         values = {**result["metrics"], "score": result["score"], "majority": result["majority"]}
         points = store.log(key, [[Point(n, float(v), end, result["step"]) for n, v in values.items()]])
-        of_parent = f"eval/{result['suite']}/{result['task']}/{result['finetune_seed']}"
+        # under other rules it is another quantity: one name must not get two values for a step
+        rules = fingerprint([result["protocol"], result.get("data_sha256")])[:8]
+        of_parent = f"eval/{result['suite']}/{result['task']}/{result['finetune_seed']}/{rules}"
         when = _ms(run.lines[-1]["time"])
         points += store.log(parent, [[Point(of_parent, float(result["score"]), when, result["step"])]])
         store.set_status(key, "FINISHED", end)
@@ -278,11 +292,25 @@ def first_time(run_dir: Path) -> int | None:
 
 
 def _settled(run: Run) -> list[dict[str, Any]]:
-    """The lines that no restart will redo: all of a finished run's, otherwise those up to its newest checkpoint."""
+    """The lines that no restart will redo: all of a finished run's, otherwise those up to the checkpoint that it would
+    resume from."""
     if run.done is not None:
         return run.lines
-    steps = [int(path.name.removeprefix("step-")) for path in run.folder.glob("checkpoints/step-*[0-9]")]
-    return [line for line in run.lines if line["step"] <= max(steps, default=0)]
+    manifests = sorted(run.folder.glob("checkpoints/step-????????/manifest.json"))
+    step = _resumes_at(run.folder, tuple((path.parent.name, path.stat().st_mtime_ns) for path in manifests))
+    return [line for line in run.lines if line["step"] <= step]
+
+
+@lru_cache(maxsize=1024)
+def _resumes_at(run_dir: Path, manifests: tuple[tuple[str, int], ...]) -> int:
+    """The step of the newest checkpoint that verifies, 0 without one. Hashing a checkpoint and importing torch cost
+    seconds, so neither is done for finished runs, nor twice for the same `manifests` (names and times)."""
+    if not manifests:
+        return 0
+    from training.checkpoint import newest
+
+    found, _ = newest(run_dir)
+    return found.progress.step if found is not None else 0
 
 
 def _points(line: dict[str, Any]) -> list[Point]:
@@ -329,33 +357,7 @@ def _code_version() -> dict[str, str]:
     return {"mlflow.source.git.commit": commit.stdout.strip(), "electra.git_dirty": str(bool(changes.stdout)).lower()}
 
 
-# --- cursor and messages --------------------------------------------------------------------------------------------
-
-
-def _load_cursor(out: Path, uri: str) -> dict[str, str]:
-    """What was sent to this address, as item key → version; empty when its SQLite file is gone."""
-    path = out / CURSOR
-    database = Path(uri.removeprefix("sqlite:///"))
-    if not path.exists() or (uri.startswith("sqlite:") and not database.exists()):
-        return {}
-    return dict(storage.read_json(path).get(_address(uri), {}))
-
-
-def _save_cursor(out: Path, uri: str, cursor: dict[str, str]) -> None:
-    path = out / CURSOR
-    everything = storage.read_json(path) if path.exists() else {}
-    storage.write_json(path, {**everything, _address(uri): cursor})
-
-
-def _address(uri: str) -> str:
-    """The address as a key of the cursor file: hashed, because it may hold a password."""
-    return hashlib.sha256(uri.encode()).hexdigest()[:16]
-
-
-def _public(uri: str) -> str:
-    """The address without user name and password."""
-    parts = urlsplit(uri)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if "@" in parts.netloc else uri
+# --- messages --------------------------------------------------------------------------------------------
 
 
 def _sentence(error: Exception) -> str:

@@ -153,13 +153,35 @@ def summary(suite: Suite) -> list[str]:
     return sentences
 
 
+def drawn(suites: Sequence[Suite]) -> str:
+    """What the intervals' resampling draws: `documents (…) and 2 fine-tuning seeds`."""
+    cells = [cell for suite in suites for cell in suite.cells]
+    grouped = {suite.grouped for suite in suites}
+    documents = "documents (all examples of a document together)"
+    parts = [documents if grouped == {True} else f"{documents} or examples" if True in grouped else "examples"]
+    tuned = [count for cell in cells for count in cell.finetune_seeds]
+    for what, counts in (("pre-training", [cell.seeds for cell in cells]), ("fine-tuning", tuned)):
+        if max(counts) > 1:
+            parts.append(f"{_from_to(counts)} {what} seeds")
+    return names(parts)
+
+
+def _from_to(counts: Sequence[int]) -> str:
+    return str(counts[0]) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+
+
 def caution(suites: Sequence[Suite]) -> str:
-    """What the intervals do not cover."""
-    if all(cell.seeds > 1 for suite in suites for cell in suite.cells):
-        return "The intervals cover examples and seeds, as far as the few seeds of an arm can tell."
+    """What the intervals cover and what they do not, from the seeds there are."""
+    cells = [cell for suite in suites for cell in suite.cells]
+    covers = f"The intervals come from drawing anew {drawn(suites)}"
+    if min(cell.seeds for cell in cells) > 1:
+        return f"{covers}: they cover pre-training as far as the few seeds of an arm can tell."
+    once = list(dict.fromkeys(f"{cell.arm} at {flops_text(cell.budget)}" for cell in cells if cell.seeds == 1))
+    everywhere = all(cell.seeds == 1 for cell in cells)
+    who = "Every arm was" if everywhere else f"{names(once)} {'was' if len(once) == 1 else 'were'}"
     return (
-        "The intervals cover which examples were scored and nothing else. Every arm was pre-trained once at a budget, "
-        "so they cannot tell an objective from the luck of one seed, and no arm is declared better here."
+        f"{covers}, and cover nothing else. {who} pre-trained once{' at a budget' if everywhere else ''}, so there "
+        "they cannot tell an objective from the luck of one seed, and no arm is declared better here."
     )
 
 
@@ -174,7 +196,7 @@ def _difference(one: Difference) -> str:
 
 def reading(one: Difference) -> str:
     """A difference as its interval allows to read it."""
-    return "more than the choice of examples explains" if one.resolved else "within the noise of the examples"
+    return "more than what the interval covers explains" if one.resolved else "within the noise the interval covers"
 
 
 def multiplier_text(one: Multiplier) -> str:
@@ -200,7 +222,7 @@ def multiplier_sentence(one: ArmMultiplier) -> str:
         return f"The curves of {one.arm} and {one.baseline} share no score, so no compute multiplier is defined."
     verb = {"equal": "", "at least": "at least ", "at most": "at most "}[found.kind]
     if found.low is None and found.high is None:
-        return f"The compute multiplier of {one.arm} against {one.baseline} is not resolved by these examples."
+        return f"The compute multiplier of {one.arm} against {one.baseline} is not resolved here."
     sentence = (
         f"For a mean of {points(found.score)}, {one.baseline} needs {verb}{found.value:.2f} times the FLOPs that "
         f"{one.arm} needs (95 % interval {multiplier_interval(found)})"

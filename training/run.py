@@ -28,6 +28,7 @@ from training.settings import (
     Placement,
     RunSpec,
     TrainingConfig,
+    run_name,
 )
 
 EXACT_ROWS = 1 << 18
@@ -118,7 +119,7 @@ def plan_run(
         eval_rows=training.eval_rows,
         checkpoint_every=training.checkpoint_every,
     )
-    name = f"{arm.label}-{budget:.2e}-s{seed}"
+    name = run_name(arm.label, budget, seed)
     return RunSpec(name=name, budget=budget, flops_per_step=flops_per_step, identity=identity, placement=placement)
 
 

@@ -167,3 +167,13 @@ class RunSpec(Settings):
     @property
     def steps(self) -> int:
         return self.identity.steps
+
+
+def run_name(label: str, budget: float, seed: int) -> str:
+    """`electra-4.00e+11-s0`: what a run and its folder are called."""
+    return f"{label}-{budget_name(budget)}-s{seed}"
+
+
+def budget_name(budget: float) -> str:
+    """Three digits: `4.00e+11`."""
+    return f"{budget:.2e}"

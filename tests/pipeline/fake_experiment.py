@@ -190,6 +190,7 @@ def metric_lines(arm: str, steps: int, start: float, count: int) -> list[dict[st
     return [
         {
             "attempt": 0,
+            "resumed_at": 0,
             "step": step,
             "time": start + 0.05 * step,
             "values": _values(arm, step, generator, heldout=(len(marks) - 1 - position) % max(1, count // 4) == 0),

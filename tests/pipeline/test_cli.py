@@ -1,7 +1,11 @@
 """The command line: help, exit codes, one sentence for a mistake, and what goes to which stream."""
 
+import ast
+import errno
+import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -11,7 +15,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from pipeline import cli, stages
+from pipeline import cli, quickstart, stages
+from pipeline.console import Console
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
@@ -142,6 +147,52 @@ def test_a_missing_glue_folder_is_exit_4(tmp_path: Path) -> None:
     assert refused(4, "evaluate", QUICKSTART, "--glue-dir", tmp_path / "none").startswith(f"{tmp_path}/none: ")
 
 
+@pytest.mark.parametrize("verb", ["evaluate", "quickstart"])
+def test_an_incomplete_glue_folder_is_exit_4_before_any_work(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "glue" / "CoLA").mkdir(parents=True)
+    where = [QUICKSTART] if verb == "evaluate" else ["--config", QUICKSTART]
+    sentence = refused(4, verb, *where, "--glue-dir", tmp_path / "glue", "--out", tmp_path / "out")
+    assert sentence.startswith(f"{tmp_path}/glue/CoLA has neither train.tsv nor train.subset.tsv")
+    assert not (tmp_path / "out").exists()
+
+
+NO_ELECTRA = "arms=[{objective: bert, learning_rate: 1e-3}]"
+
+
+def test_without_an_electra_arm_export_does_not_advise_training(tmp_path: Path) -> None:
+    sentence = refused(4, "export", QUICKSTART, NO_ELECTRA, "--out", tmp_path / "out")
+    assert "no arm with objective 'electra'" in sentence
+    assert "electra train" not in sentence
+
+
+def test_without_an_electra_arm_the_road_ends_well(tmp_path: Path) -> None:
+    said = io.StringIO()
+    experiment = stages.read_experiment(QUICKSTART, [NO_ELECTRA])
+    with stages.open_place(experiment, tmp_path / "out", Console(said, interactive=False)) as place:
+        assert quickstart.ROAD["export"](place) == {"exported": []}
+        assert "from_pretrained" not in quickstart.next_commands(tmp_path, exported=stages.has_electra(place))
+    assert said.getvalue() == "export: nothing to export (no arm with objective 'electra')\n"
+
+
+def test_an_unknown_run_is_named_with_those_there_are(tmp_path: Path) -> None:
+    sentence = electra("export", QUICKSTART, "--out", tmp_path / "out", "--run", "../x").stderr
+    assert "no finished run '../x'; finished are none" in sentence
+
+
+def test_next_commands_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    out = tmp_path / "it's here"
+    lines = quickstart.next_commands(out, exported=True).splitlines()
+    assert shlex.split(lines[2]) == ["open", f"{out}/report/report.html"]
+    assert shlex.split(lines[3])[-3:] == ["ui", "--backend-store-uri", f"sqlite:///{out}/mlflow.db"]
+    assert ast.literal_eval(lines[6].partition("from_pretrained")[2]) == f"{out}/export/discriminator"
+
+
+def test_the_verbs_that_track_name_the_switch() -> None:
+    for verb in ("quickstart", "train", "evaluate", "report"):
+        assert "MLFLOW_TRACKING_URI" in electra(verb, "--help").stdout
+
+
 def test_glue_dir_selects_the_suite_whatever_its_name(tmp_path: Path) -> None:
     folder = tmp_path / "a: 'b' #c"
     folder.mkdir()
@@ -178,6 +229,65 @@ def test_interruption_and_a_full_disk(error: BaseException, code: int, monkeypat
 
     monkeypatch.setattr(stages, "read_experiment", stop)
     refused(code, "config", "x")
+
+
+def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(stages, "read_experiment", stop)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/data/a.npz"), "/data/a.npz: no space left on device"),
+        (PermissionError(errno.EACCES, "Permission denied", "/data/b"), "/data/b: permission denied"),
+        (OSError(errno.EIO, "Input/output error"), "the output folder: input/output error"),
+        (ValueError("I/O error: No space left on device (os error 28)"), "the output folder: no space left on device"),
+    ],
+)
+def test_what_the_system_refuses_is_exit_3_with_path_and_reason(
+    error: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raising(error, monkeypatch)
+    assert refused(3, "config", "x") == sentence
+    outer = RuntimeError("the worker failed")
+    outer.__cause__ = error
+    raising(outer, monkeypatch)
+    assert refused(3, "config", "x") == sentence
+
+
+@pytest.mark.multi
+def test_what_the_system_refuses_in_a_worker_is_exit_3_too(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    @ray.remote(max_retries=0)
+    def full(error: Exception) -> None:
+        raise error
+
+    def failure(error: Exception) -> Exception:
+        with pytest.raises(Exception) as caught:
+            ray.get(full.remote(error))
+        return caught.value
+
+    raising(failure(OSError(errno.ENOSPC, "No space left on device", "/data/a.npz")), monkeypatch)
+    assert refused(3, "config", "x") == "/data/a.npz: no space left on device"
+    raising(failure(ZeroDivisionError("first")), monkeypatch)
+    assert refused(1, "config", "x").startswith("internal error, ZeroDivisionError: first (run")
+
+
+def test_a_write_that_names_no_file_is_told_with_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(stages, "run", full)
+    assert refused(3, "report", QUICKSTART, "--out", tmp_path / "out") == f"{tmp_path}/out: no space left on device"
+
+
+def test_sentences_carry_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    raising(RuntimeError("\x1b[36mray::f()\x1b[39m failed"), monkeypatch)
+    assert "RuntimeError: ray::f() failed (run" in refused(1, "config", "x")
 
 
 def test_json_errors_are_one_object_on_stdout_and_the_sentence_on_stderr() -> None:

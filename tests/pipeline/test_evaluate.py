@@ -19,7 +19,7 @@ from data_prep import tokenizer as tokenizers
 from data_prep.errors import CheckpointError, ConfigError, DataError
 from data_prep.manifest import Manifest
 from pipeline.console import Console
-from pipeline.evaluate import evaluate
+from pipeline.evaluate import check_tasks, evaluate
 from tests.training.synthetic import VOCAB, write_corpus
 from training.loop import train
 from training.probes import ProbesConfig
@@ -131,6 +131,9 @@ def test_scores_follow_from_the_stored_predictions(out: Path, first: list[dict[s
         assert stored["score"].dtype == np.float32
         assert stored["score"].shape == (result["n_dev"], 3 if result["task"] == "source_topic" else 2)
         assert np.array_equal(stored["score"].argmax(axis=1), stored["prediction"])
+        assert stored["group"].shape == stored["label"].shape
+        largest = np.unique(stored["group"], return_counts=True)[1].max()
+        assert 1 < largest <= CONFIG.probes.per_document  # one number a document
 
 
 def test_the_same_command_again_runs_nothing(out: Path, first: list[dict[str, Any]]) -> None:
@@ -175,18 +178,27 @@ def test_glue_stands_beside_the_probes_and_a_subset_is_named(
     (tmp_path / "RTE").mkdir()
     (tmp_path / "RTE" / "train.subset.tsv").write_text(RTE)
     (tmp_path / "RTE" / "dev.tsv").write_text(RTE)
-    config = CONFIG.model_copy(update={"tasks": ["RTE"]})
-    results = evaluate(out, config, glue_dir=tmp_path, console=console())
+    config = CONFIG.model_copy(update={"suite": "glue", "glue_dir": tmp_path, "tasks": ["RTE"]})
+    results = evaluate(out, config, console=console())
     assert [(r["suite"], r["task"], r["subset"]) for r in results] == [("glue", "RTE", True)] * 2
     assert [r["suite"] for r in lines(out)] == ["glue"] * 2 + ["probes"] * len(first)
     assert results[0]["majority"] == pytest.approx(40 / 60)
     assert (results[0]["n_train"], results[0]["n_dev"]) == (60, 60)
 
+    # a record of the other suite that is gone: its results are shown without it, and the path is named
+    lost = out / "evaluation" / "units" / f"{Path(first[0]['predictions']).stem}.json"
+    content, said = lost.read_bytes(), io.StringIO()
+    lost.unlink()
+    assert evaluate(out, config, console=Console(said, interactive=False), before_work=no_ray) == results
+    assert len(lines(out)) == 2 + len(first) - 1
+    assert str(lost) in said.getvalue()
+    lost.write_bytes(content)
+
     # a checkpoint that changed since: its old results are not shown beside new ones
     retrained = results[0]["run"]
     manifest = next((out / "runs" / retrained / "checkpoints").glob("*/manifest.json"))
     manifest.write_bytes(manifest.read_bytes() + b"\n")
-    again = evaluate(out, config, glue_dir=tmp_path, console=console())
+    again = evaluate(out, config, console=console())
     assert len(again) == 2
     assert {r["run"] for r in lines(out) if r["suite"] == "probes"} == {r["run"] for r in first} - {retrained}
 
@@ -194,15 +206,19 @@ def test_glue_stands_beside_the_probes_and_a_subset_is_named(
 def test_user_errors_come_before_any_work(out: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds no finished run: run `electra train` first"):
         evaluate(tmp_path, CONFIG, console=console(), before_work=no_ray)
-    with pytest.raises(DataError, match="nowhere is not a folder"):
-        evaluate(out, CONFIG, glue_dir=tmp_path / "nowhere", console=console(), before_work=no_ray)
-    with pytest.raises(DataError, match="CoLA is not a folder"):
-        evaluate(out, CONFIG, glue_dir=tmp_path, console=console(), before_work=no_ray)
-    with pytest.raises(ConfigError, match="source_topic is no task of suite glue"):
-        config = CONFIG.model_copy(update={"tasks": ["source_topic"]})
-        evaluate(out, config, glue_dir=tmp_path, console=console(), before_work=no_ray)
-    with pytest.raises(ConfigError, match="suite is glue but no folder is named"):
-        evaluate(out, CONFIG.model_copy(update={"suite": "glue"}), console=console(), before_work=no_ray)
+    glue = {"suite": "glue", "glue_dir": tmp_path}
+    for changes, error, sentence in (
+        ({**glue, "glue_dir": tmp_path / "nowhere"}, DataError, "nowhere is not a folder"),
+        (glue, DataError, "CoLA is not a folder"),
+        ({**glue, "tasks": ["source_topic"]}, ConfigError, "source_topic is no task of suite glue"),
+        ({"suite": "glue"}, ConfigError, "suite is glue but no folder is named"),
+    ):
+        config = CONFIG.model_copy(update=changes)
+        with pytest.raises(error, match=sentence):
+            evaluate(out, config, console=console(), before_work=no_ray)
+        with pytest.raises(error, match=sentence):
+            check_tasks(config)
+    check_tasks(CONFIG)
 
 
 def test_a_users_error_in_a_unit_comes_out_as_itself(out: Path, first: list[dict[str, Any]]) -> None:

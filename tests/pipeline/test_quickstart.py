@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from data_prep import manifest as manifests
 from pipeline import gather
+from pipeline.export import export, proof_batch
 from pipeline.quickstart import summary
 from tests.conftest import ROOT, Road, lay_out
 
@@ -88,6 +90,75 @@ def test_again_finds_everything_done_and_starts_no_ray(road: Road) -> None:
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert shard_hashes(road.out) == shards
     assert (road.out / "report" / "report.json").read_bytes() == report
+
+
+@pytest.fixture
+def copy(road: Road, tmp_path: Path) -> Path:
+    """The finished experiment, to spoil."""
+    subprocess.run(["cp", "-r", road.out, tmp_path / "copy"], check=True)
+    return tmp_path / "copy"
+
+
+def made_again(out: Path) -> list[bool]:
+    """Export; whether the discriminator and the generator were written anew."""
+    return [one.new for one in export(out)]
+
+
+def test_an_exported_folder_is_kept_only_if_every_file_is_what_was_proved(copy: Path) -> None:
+    marker = copy / "export" / "export.json"
+    assert made_again(copy) == [False, False]
+    weights = copy / "export" / "discriminator" / "model.safetensors"
+    proved = weights.read_bytes()
+    weights.write_bytes(proved[:-1] + bytes([proved[-1] ^ 1]))
+    assert made_again(copy) == [True, False]
+    assert weights.read_bytes() == proved
+    (copy / "export" / "generator" / "config.json").unlink()
+    assert made_again(copy) == [False, True]
+    written = json.loads(marker.read_text())
+    assert written["files"]["discriminator"]["model.safetensors"] == {
+        "bytes": len(proved),
+        "sha256": hashlib.sha256(proved).hexdigest(),
+    }
+    marker.write_text(marker.read_text()[:40])  # torn
+    assert made_again(copy) == [True, True]
+    assert json.loads(marker.read_text()).keys() == written.keys()
+
+
+def test_a_card_follows_the_scores_it_shows(copy: Path) -> None:
+    made_again(copy)  # the card names the folder the experiment lies in, which is another here
+    results = copy / "evaluation" / "results.jsonl"
+    weights = copy / "export" / "discriminator" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    results.write_text("".join(json.dumps({**line, "score": 0.123}) + "\n" for line in lines))
+    assert made_again(copy) == [False, False]
+    card = (copy / "export" / "discriminator" / "README.md").read_text()
+    assert "| probes | sentence_order | 0 | accuracy | 0.123 |" in card
+    assert weights.stat().st_mtime_ns == before
+    card_before = (copy / "export" / "discriminator" / "README.md").stat().st_mtime_ns
+    assert made_again(copy) == [False, False]
+    assert (copy / "export" / "discriminator" / "README.md").stat().st_mtime_ns == card_before
+
+
+def test_a_chosen_run_goes_where_it_is_told(road: Road, tmp_path: Path) -> None:
+    done = road.electra("export", road.out, "--run", "electra-3.00e+08-s0", "--to", tmp_path / "to")
+    assert f"{tmp_path}/to/discriminator: ElectraForPreTraining" in done.stdout
+    assert json.loads((tmp_path / "to" / "export.json").read_text())["run"] == "electra-3.00e+08-s0"
+    assert road.electra("export", road.out, "--run", "bert-3.00e+08-s0", check=False).returncode == 5
+
+
+def test_token_types_a_model_does_not_know_are_its_last(road: Road) -> None:
+    manifest = manifests.load(road.out / "corpus")
+    two, one = (proof_batch(road.out / "corpus", manifest, n)["types"] for n in (2, 1))
+    assert two.max() == 1  # segments: pairs have two
+    assert one.max() == 0
+
+
+def test_an_export_that_was_removed_is_made_again_and_not_called_done(road: Road) -> None:
+    shutil.rmtree(road.out / "export" / "generator")
+    done = road.electra("quickstart", "--config", road.config)
+    assert (road.out / "export" / "generator" / "model.safetensors").exists()
+    assert "Everything was done already" not in done.stdout
 
 
 def test_another_experiment_in_the_same_folder_is_refused(road: Road) -> None:

@@ -348,7 +348,10 @@ def test_answers_that_do_not_give_the_recorded_score_are_refused(out: Path) -> N
 
 def test_missing_answers_are_named(out: Path) -> None:
     (out / "evaluation" / "predictions" / "electra-4.00e+11-s0-sentence_order-0.npz").unlink()
-    with pytest.raises(DataError, match=r"electra-4\.00e\+11-s0-sentence_order-0\.npz is not readable"):
+    with pytest.raises(
+        DataError,
+        match=r"sentence_order-0\.npz is not readable .*units/electra-4\.00e\+11-s0-sentence_order-0\.json and",
+    ):
         report.write(out)
 
 
@@ -357,3 +360,42 @@ def test_a_torn_result_line_is_named(out: Path) -> None:
         file.write('{"run": "ele')
     with pytest.raises(DataError, match=r"results\.jsonl:19: not a JSON line"):
         report.write(out)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("runs/electra-4.00e+11-s0/done.json", "{}", "done.json: has no 'flops_counted'; restore it, or remove "),
+        ("runs/electra-4.00e+11-s0/done.json", "[]", "done.json: holds no record; restore it, or remove "),
+        ("runs/electra-4.00e+11-s0/run.json", '{"name": ', "run.json is not valid JSON"),
+        ("runs/electra-4.00e+11-s0/run.json", "{}", "run.json: has no 'name'; restore it, or remove "),
+        ("evaluation/results.jsonl", '{"run": 1}\n', "results.jsonl:1: 'run' cannot be '1'; run `electra evaluate` to"),
+        ("evaluation/results.jsonl", "{}\n", "results.jsonl:1: has no 'run'; run `electra evaluate` to"),
+        ("config.yaml", "a: [", "config.yaml:1: "),
+    ],
+)
+def test_a_broken_record_is_named_with_the_way_out(out: Path, name: str, content: str, sentence: str) -> None:
+    (out / name).write_text(content)
+    with pytest.raises(DataError) as caught:
+        report.write(out)
+    assert caught.value.exit_code == 4
+    assert f"{out / Path(name).parent}/{sentence}" in str(caught.value)
+    assert "prepare" not in str(caught.value)
+    if name.startswith("runs/"):
+        assert f"remove {out / name}".removesuffix(f"/{Path(name).name}") in str(caught.value)
+        assert "run `electra train` again" in str(caught.value)
+
+
+def test_answers_of_one_document_make_wider_intervals_and_are_said_to(out: Path, undrawn: None) -> None:
+    """2,400 answers in 600 documents of four that are right or wrong together: twice the width."""
+    result = next(r for r in fake_experiment.read_results_file(out) if r["task"] == "sentence_order")
+    path = out / "evaluation" / result["predictions"]
+    label = np.zeros(2400, dtype=np.int64)
+    group = np.repeat(np.arange(600), 4)
+    prediction = (group >= 360).astype(np.int64)  # .6 right, as the result says
+    np.savez(path, label=label, prediction=prediction, score=np.zeros((2400, 2), np.float32), group=group)
+    report.write(out)
+    cell = next(c for c in suite_of(json_of(out), "probes")["cells"] if c["budget"] == 4e11 and c["arm"] == "electra")
+    figure = cell["tasks"]["sentence_order"]
+    assert figure["high"] - figure["low"] == pytest.approx(2 * 1.96 * (0.6 * 0.4 / 600) ** 0.5, rel=0.08)
+    assert "bootstrap intervals over documents (all examples of a document together)" in page_of(out).text

@@ -17,7 +17,7 @@ from pipeline.statistics import (
 )
 
 
-def make_fit(label, prediction, *, task="t", metric="accuracy", seed=0, finetune_seed=0) -> Fit:
+def make_fit(label, prediction, *, task="t", metric="accuracy", seed=0, finetune_seed=0, group=None) -> Fit:
     return Fit(
         task=task,
         metric=metric,
@@ -25,6 +25,7 @@ def make_fit(label, prediction, *, task="t", metric="accuracy", seed=0, finetune
         finetune_seed=finetune_seed,
         label=np.asarray(label, dtype=np.int64),
         prediction=np.asarray(prediction, dtype=np.int64),
+        group=None if group is None else np.asarray(group, dtype=np.int64),
     )
 
 
@@ -70,6 +71,35 @@ def test_accuracy_has_the_binomial_standard_error() -> None:
     low, high = found.interval()
     assert low == pytest.approx(0.75 - 1.96 * expected, abs=0.004)
     assert high == pytest.approx(0.75 + 1.96 * expected, abs=0.004)
+
+
+def test_examples_of_a_document_are_drawn_together() -> None:
+    """50 documents of 8 examples that are right or wrong together: the error is that of 50 examples, √8 of 400's."""
+    group = np.random.default_rng(0).permutation(np.repeat(np.arange(50) * 10**15, 8))
+    right = group < 30 * 10**15
+    label = np.zeros(400, dtype=np.int64)
+    found = resampled_scores([make_fit(label, (~right).astype(int), group=group)], 20_000, 0)[0]
+    assert found.value == 0.6
+    assert found.samples.std() == pytest.approx((0.6 * 0.4 / 50) ** 0.5, rel=0.03)
+
+
+def test_groups_of_unequal_size_give_the_ratio_of_sums_over_drawn_groups() -> None:
+    """Document a: 3 right of 3; b: 0 of 1. Drawn twice with replacement: aa 1, ab and ba 3/4, bb 0."""
+    found = resampled_scores([make_fit([0, 0, 0, 1], [0, 0, 0, 0], group=[7, 7, 7, 2])], 20_000, 0)[0]
+    values, counts = np.unique(found.samples, return_counts=True)
+    assert values.tolist() == [0.0, 0.75, 1.0]
+    assert counts / 20_000 == pytest.approx([0.25, 0.5, 0.25], abs=0.015)
+
+
+def test_arms_see_the_same_documents_and_other_groupings_are_other_draws() -> None:
+    label, prediction = right_share(100, 60)
+    group = np.arange(100) // 5
+    cells = {name: [make_fit(label, prediction, group=group)] for name in "ab"}
+    cells["c"] = [make_fit(label, prediction)]
+    found = bootstrap(cells, replicates=200)
+    assert not (found["a"]["t"] - found["b"]["t"]).samples.any()
+    assert (found["a"]["t"] - found["c"]["t"]).samples.any()
+    assert cells["a"][0].grouped and not cells["c"][0].grouped
 
 
 def test_draws_do_not_depend_on_how_many_are_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The mirror against MLflow's own SQLite file, read back with plain SQL."""
 
+import hashlib
 import json
 import shutil
 import socket
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 
 from data_prep.errors import DataError, PreflightError
-from pipeline import tracking
+from data_prep.rows import SpecialIds
+from pipeline import tracking_cursor
 from pipeline.mlflow_store import Store, flatten, metric_name, quick_to_fail
 from pipeline.tracking import sync
 from tests.pipeline import fake_experiment
+from training.settings import BertArm, Identity, ModelConfig, OptimizerConfig, Placement, RunSpec
 
 STEPS = round(fake_experiment.BUDGETS[0] / fake_experiment.FLOPS_PER_STEP["electra"])
 
@@ -38,8 +41,9 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def out(tmp_path: Path, empty_store: Path) -> Path:
+def out(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An experiment of one finished run with a fine-tuning, and a store."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     folder = tmp_path / "experiment"
     manifest = fake_experiment.write_corpus(folder)
     (folder / "config.yaml").write_text("name: tiny\narms: [{objective: electra}]\nbudgets: [4.0e+11]\n")
@@ -76,6 +80,34 @@ def history(out: Path, key: str, kind: str = "training") -> list[tuple[Any, ...]
     )
 
 
+def write_checkpoint(run: Path, step: int) -> Path:
+    """A checkpoint that verifies, with one part of meaningless bytes; returns the part."""
+    from training.checkpoint import VERSION
+
+    folder = run / "checkpoints" / f"step-{step:08d}"
+    folder.mkdir(parents=True)
+    part = folder / "part-00000.safetensors"
+    part.write_bytes(b"weights")
+    entry = {"name": part.name, "bytes": 7, "sha256": hashlib.sha256(b"weights").hexdigest()}
+    size = ModelConfig(embedding_size=8, hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8)
+    identity = Identity(
+        arm=BertArm(learning_rate=1.0), model=size.encoder(64), optimizer=OptimizerConfig(), global_batch=1, steps=1,
+        warmup_steps=0, seq_len=8, seed=0, manifest_sha256="", tokenizer_sha256="",
+    )  # fmt: skip
+    spec = RunSpec(name=run.name, budget=1.0, flops_per_step=1.0, identity=identity, placement=Placement(micro_batch=1))
+    manifest = {
+        "version": VERSION,
+        "parts": [entry],
+        "progress": {"step": step},
+        "spec": spec.model_dump(mode="json"),
+        "special": SpecialIds(cls=2, sep=3, pad=0, mask=4, unk=1).model_dump(mode="json"),
+        "packed": False,
+        "shapes": {},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return part
+
+
 def status(out: Path, kind: str = "training") -> list[str]:
     return [
         row[0]
@@ -85,6 +117,11 @@ def status(out: Path, kind: str = "training") -> list[str]:
             f"where t.key = 'electra.kind' and t.value = '{kind}'",
         )
     ]
+
+
+def of_parent(out: Path) -> list[str]:
+    """Names of the metrics under which a training run carries its fine-tunings' scores."""
+    return [name for (name,) in rows(out, "select distinct key from metrics where key like 'eval/%'")]
 
 
 def test_every_line_arrives_with_its_own_step_time_and_value(out: Path) -> None:
@@ -123,7 +160,7 @@ def test_a_fine_tuning_is_a_child_with_score_and_protocol(out: Path) -> None:
     child = rows(out, "select run_uuid from tags where key = 'electra.kind' and value = 'fine-tuning'")
     assert rows(out, "select run_uuid, value from tags where key = 'mlflow.parentRunId'") == [(*child[0], *parent[0])]
     assert [value for _, value, _ in history(out, "score", "fine-tuning")] == [1440 / 2400]
-    assert history(out, "eval/probes/sentence_order/0")[0][:2] == (STEPS, 1440 / 2400)
+    assert [point[:2] for name in of_parent(out) for point in history(out, name)] == [(STEPS, 1440 / 2400)]
     params = dict(rows(out, f"select key, value from params where run_uuid = '{child[0][0]}'"))
     assert (params["protocol.name"], params["task"], params["n_dev"]) == ("plain", "sentence_order", "2400")
     assert status(out, "fine-tuning") == ["FINISHED"]
@@ -154,7 +191,7 @@ def test_syncing_again_changes_nothing(out: Path, forget: bool) -> None:
     assert sync(out).points > 200
     before = everything(out)
     if forget:
-        (out / tracking.CURSOR).unlink()
+        (out / tracking_cursor.FILE_NAME).unlink()
     assert sync(out).points == 0
     assert everything(out) == before
 
@@ -163,7 +200,7 @@ def test_mlflow_takes_a_replayed_batch_once(out: Path) -> None:
     """Without cursor and without asking what arrived: the promise rests on MLflow's own key."""
     sync(out)
     before = everything(out)
-    (out / tracking.CURSOR).unlink()
+    (out / tracking_cursor.FILE_NAME).unlink()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Store, "sent", lambda self, key, name: set())
         patch.setattr(Store, "finished", lambda self, key: False)
@@ -201,7 +238,7 @@ def test_a_sync_that_was_cut_off_is_completed(out: Path, empty_store: Path, requ
     sync(out)
     completed = without_ids(everything(out))
     whole = out.parent / "whole"
-    shutil.copytree(out, whole, ignore=shutil.ignore_patterns("mlflow.db", tracking.CURSOR, "mlartifacts"))
+    shutil.copytree(out, whole, ignore=shutil.ignore_patterns("mlflow.db", tracking_cursor.FILE_NAME, "mlartifacts"))
     shutil.copy(empty_store, whole / "mlflow.db")
     sync(whole)
     assert completed == without_ids(everything(whole))
@@ -215,7 +252,9 @@ def test_a_run_a_dead_driver_left_is_closed_then_reopened_then_finished(out: Pat
     (run / "done.json").unlink()
     lines = [json.loads(line) for line in (run / "metrics" / "A-00000.jsonl").read_text().splitlines()]
     (run / "metrics" / "A-00000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[:12]))
-    (run / "checkpoints" / f"step-{lines[7]['step']:08d}").mkdir(parents=True)
+    write_checkpoint(run, lines[7]["step"])
+    altered = write_checkpoint(run, lines[9]["step"])  # which a restart passes over
+    altered.write_bytes(b"altered")
 
     sync(out, training=True)
     assert status(out) == ["RUNNING"]
@@ -226,7 +265,8 @@ def test_a_run_a_dead_driver_left_is_closed_then_reopened_then_finished(out: Pat
         (round(lines[11]["time"] * 1000),)
     ]
 
-    again = [{**line, "attempt": 1, "time": line["time"] + 1000} for line in lines[8:]]
+    resumed = {"attempt": 1, "resumed_at": lines[7]["step"]}
+    again = [{**line, **resumed, "time": line["time"] + 1000} for line in lines[8:]]
     (run / "metrics" / "A-00001.jsonl").write_text("".join(json.dumps(line) + "\n" for line in again[:2]))
     sync(out, training=True)
     assert status(out) == ["RUNNING"]
@@ -256,9 +296,36 @@ def test_an_evaluation_done_anew_supersedes_the_old_one(out: Path) -> None:
     sync(out)
     children = "from tags where key = 'electra.kind' and value = 'fine-tuning'"
     assert rows(out, f"select count(*) {children}") == [(2,)]
-    superseded = rows(out, "select run_uuid from tags where key = 'electra.superseded'")
+    superseded = rows(out, "select run_uuid from tags where key = 'electra.superseded' and value = 'true'")
     assert len(superseded) == 1
     assert rows(out, f"select value from metrics where key = 'score' and run_uuid = '{superseded[0][0]}'") == [(0.6,)]
+
+
+def test_going_back_to_the_first_protocol_makes_its_fine_tunings_current_again(out: Path) -> None:
+    """A, B, A: the last A is sent already, and is what the results hold."""
+    first = fake_experiment.read_results_file(out)
+    second = fake_experiment.write_result(out, "electra", 0, "probes", "sentence_order", 1500)
+    second["protocol"] = {"name": "plain", "fingerprint": "b" * 64}
+    for results in (first, [second], first):
+        fake_experiment.write_results_file(out, results)
+        sync(out)
+    query = (
+        "select m.value, t.value from metrics m join tags t on t.run_uuid = m.run_uuid "
+        "where m.key = 'score' and t.key = 'electra.superseded'"
+    )
+    assert rows(out, query) == [(1440 / 2400, "false"), (1500 / 2400, "true")]
+    assert len(of_parent(out)) == 2  # each protocol has its own name: one value a step
+    assert [len(history(out, name)) for name in of_parent(out)] == [1, 1]
+
+
+def test_the_environment_names_the_store(out: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = out.parent / "elsewhere.db"
+    shutil.copy(empty_store, elsewhere)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{elsewhere}")
+    assert sync(out).uri == f"sqlite:///{elsewhere}"
+    assert rows(out, "select count(*) from runs") == [(0,)]
+    with sqlite3.connect(elsewhere) as database:
+        assert database.execute("select count(*) from runs").fetchall() == [(3,)]
 
 
 def test_a_directory_that_was_moved_keeps_its_history(out: Path, tmp_path: Path) -> None:
@@ -274,9 +341,9 @@ def test_a_directory_that_was_moved_keeps_its_history(out: Path, tmp_path: Path)
 def test_the_cursor_does_not_outlive_the_store_it_speaks_of(out: Path) -> None:
     sync(out)
     uri = f"sqlite:///{out / 'mlflow.db'}"
-    assert len(tracking._load_cursor(out, uri)) == 3
+    assert len(tracking_cursor.load(out, uri)) == 4  # a run, its fine-tuning, which ones are current, the experiment
     (out / "mlflow.db").unlink()
-    assert tracking._load_cursor(out, uri) == {}
+    assert tracking_cursor.load(out, uri) == {}
 
 
 def test_an_unusable_store_is_said(out: Path) -> None:
@@ -296,17 +363,18 @@ def test_predictions_that_are_gone_are_said(out: Path) -> None:
         sync(out)
 
 
-def test_a_dead_server_costs_one_warning(out: Path) -> None:
+def test_a_dead_server_costs_one_warning(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     console, started = Warnings(), time.monotonic()
-    summary = sync(out, tracking_uri=f"http://someone:secret@127.0.0.1:{port}", console=console)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://someone:secret@127.0.0.1:{port}")
+    summary = sync(out, console=console)
     assert time.monotonic() - started < 10
     assert not summary.reachable
     assert len(console.texts) == 1
     assert f"http://127.0.0.1:{port} cannot be reached" in console.texts[0]
-    assert "secret" not in console.texts[0] + summary.uri + (out / tracking.CURSOR).read_text()
+    assert "secret" not in console.texts[0] + summary.uri + (out / tracking_cursor.FILE_NAME).read_text()
 
 
 def test_a_server_that_never_answers_costs_seconds(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +383,8 @@ def test_a_server_that_never_answers_costs_seconds(out: Path, monkeypatch: pytes
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         console, started = Warnings(), time.monotonic()
-        summary = sync(out, tracking_uri=f"http://127.0.0.1:{silent.getsockname()[1]}", console=console)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        summary = sync(out, console=console)
     assert time.monotonic() - started < 10
     assert not summary.reachable
     assert len(console.texts) == 1

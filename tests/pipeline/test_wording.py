@@ -25,7 +25,7 @@ def probes(suites: dict[str, Suite]) -> Suite:
 
 def test_unresolved_differences_are_said_to_be_noise(suites: dict[str, Suite]) -> None:
     sentences = wording.summary(suites["glue"])
-    assert sum("within the noise of the examples" in sentence for sentence in sentences) == 2
+    assert sum("within the noise the interval covers" in sentence for sentence in sentences) == 2
     assert "At 1.2 × 10¹² model FLOPs, the largest budget," in sentences[0]
 
 
@@ -40,10 +40,45 @@ def difference(low: float, value: float, high: float) -> Difference:
 
 
 def test_a_difference_is_resolved_only_when_its_interval_leaves_out_zero() -> None:
-    assert "more than the choice" in wording.reading(difference(0.001, 0.02, 0.04))
-    assert "more than the choice" in wording.reading(difference(-0.04, -0.02, -0.001))
+    assert "more than what the interval covers" in wording.reading(difference(0.001, 0.02, 0.04))
+    assert "more than what the interval covers" in wording.reading(difference(-0.04, -0.02, -0.001))
     assert "within the noise" in wording.reading(difference(-0.001, 0.02, 0.04))
     assert "within the noise" in wording.reading(difference(0.0, 0.02, 0.04))
+
+
+def with_seeds(suite: Suite, seeds: list[int], tuned: tuple[int, int] = (1, 1)) -> Suite:
+    cells = [
+        dataclasses.replace(cell, seeds=count, finetune_seeds=tuned)
+        for cell, count in zip(suite.cells, seeds, strict=True)
+    ]
+    return dataclasses.replace(suite, cells=cells)
+
+
+def test_the_caution_says_what_the_intervals_hold(probes: Suite) -> None:
+    once = wording.caution([with_seeds(probes, [1] * 6)])
+    assert once == (
+        "The intervals come from drawing anew examples, and cover nothing else. Every arm was pre-trained once at a "
+        "budget, so there they cannot tell an objective from the luck of one seed, and no arm is declared better here."
+    )
+    tuned = wording.caution([with_seeds(probes, [1] * 6, (2, 3))])
+    assert "drawing anew examples and 2 to 3 fine-tuning seeds, and cover nothing else. Every arm was" in tuned
+    thrice = wording.caution([with_seeds(probes, [3] * 6)])
+    assert "examples and 3 pre-training seeds" in thrice
+    assert "once" not in thrice and "nothing else" not in thrice
+
+
+def test_one_cell_with_one_seed_is_named_and_the_others_are_not_called_so(probes: Suite) -> None:
+    said = wording.caution([with_seeds(probes, [3, 3, 3, 3, 1, 3])])
+    assert "examples and 1 to 3 pre-training seeds" in said
+    assert "bert at 1.2 × 10¹² was pre-trained once, so there" in said
+    assert "Every arm" not in said and "electra" not in said
+
+
+def test_documents_are_said_to_be_drawn_where_they_are(probes: Suite, suites: dict[str, Suite]) -> None:
+    grouped = dataclasses.replace(probes, grouped=True)
+    assert wording.drawn([grouped]) == "documents (all examples of a document together)"
+    assert wording.drawn([suites["glue"]]) == "examples"
+    assert wording.drawn([grouped, suites["glue"]]) == "documents (all examples of a document together) or examples"
 
 
 def test_an_arm_at_the_level_of_a_constant_answer_is_said(probes: Suite) -> None:
