@@ -30,6 +30,20 @@ def ray_session() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A gloo group of this process alone: one for all tests, because DeepSpeed keeps the first it sees."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    os.environ["LOCAL_RANK"] = "0"
+    store = tmp_path_factory.mktemp("group") / "store"
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
 @dataclass(frozen=True, slots=True)
 class Road:
     """A working directory laid out as a person's: configs/quickstart.yaml (tiny), and runs/quickstart made by it."""

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-import torch.distributed as dist
 
 from cluster.session import session
 from data_prep import tokenizer as tokenizers
@@ -59,25 +57,21 @@ def make_corpus(folder: Path) -> Manifest:
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def out(tmp_path_factory: pytest.TempPathFactory, process_group: None) -> Path:
     """An experiment with two finished runs, and one that was interrupted."""
     out = tmp_path_factory.mktemp("experiment")
     manifest = make_corpus(out / "corpus")
     model = ModelConfig(embedding_size=16, hidden_size=32, num_layers=2, num_heads=2, intermediate_size=64)
     settings = TrainingConfig(global_batch=8, micro_batch=8, eval_rows=8)
     arms: list[ArmConfig] = [ElectraArm(learning_rate=1e-3), BertArm(learning_rate=1e-3)]
-    os.environ["LOCAL_RANK"] = "0"
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=0, world_size=1)
     for arm in arms:
         plan: dict[str, Any] = {"arm": arm, "model": model, "training": settings, "manifest": manifest, "seed": 0}
         two_steps = 2 * plan_run(**plan, budget=1e12).flops_per_step
         spec = plan_run(**plan, budget=two_steps)
         train(spec, out / "corpus", out / "runs" / spec.name, torch.device("cpu"))
-    dist.destroy_process_group()
     (out / "runs" / "interrupted").mkdir()
     (out / "runs" / "interrupted" / "run.json").write_text("{}")
-    yield out
+    return out
 
 
 @pytest.fixture(scope="module")

@@ -89,7 +89,7 @@ def test_a_missing_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
         load_glue(tmp_path, "CoLA")
 
 
-REAL = os.environ.get("ELECTRA_TEST_DATA")
+REAL = os.environ.get("ELECTRA_TEST_DATA") or None  # set but empty: the Makefile found no such folder
 
 
 @pytest.mark.skipif(REAL is None, reason="ELECTRA_TEST_DATA names no folder with the real GLUE files (glue/CoLA, …)")
