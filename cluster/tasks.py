@@ -127,11 +127,11 @@ def _run_pending(
 
 def _fetch(reference: Any, unit: Unit, max_retries: int) -> dict[str, Any]:
     import ray
-    from ray.exceptions import OutOfMemoryError, WorkerCrashedError
+    from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
 
     try:
         result, error = ray.get(reference)
-    except (WorkerCrashedError, OutOfMemoryError) as crash:
+    except (WorkerCrashedError, OutOfMemoryError, NodeDiedError) as crash:
         raise PreflightError(
             f"The worker process of {unit.name} died {max_retries + 1} times, killed from outside or out of memory; "
             "give it more memory or smaller units and run again: finished units are kept."

@@ -144,8 +144,12 @@ class ShardWriter:
         self.entries: list[ShardEntry] = []
 
     def add(self, rows: NDArray[np.integer]) -> None:
-        """Take rows `[n, seq_len]`; whole shards are written at once."""
-        self._buffer = np.concatenate([self._buffer, rows.astype(self._buffer.dtype, casting="same_kind")])
+        """Take rows `[n, seq_len]` of any integer type; whole shards are written at once. DataError on an id outside
+        the vocabulary, looked for here because narrowing would wrap it into a valid one."""
+        if rows.size and (int(rows.max()) >= self._vocab_size or int(rows.min()) < 0):
+            worst = int(rows.max()) if int(rows.max()) >= self._vocab_size else int(rows.min())
+            raise DataError(f"unit {self._unit}: token id {worst} lies outside the vocabulary of {self._vocab_size}.")
+        self._buffer = np.concatenate([self._buffer, rows.astype(self._buffer.dtype)])
         while len(self._buffer) >= self._limit:
             self._write(self._buffer[: self._limit])
             self._buffer = self._buffer[self._limit :]
@@ -175,19 +179,6 @@ class ShardWriter:
             )
         )
         self._written += len(rows)
-
-
-def write_rows(
-    corpus_dir: Path, split: Split, unit: int, rows: NDArray[np.integer], *, rows_per_shard: int, vocab_size: int
-) -> list[ShardEntry]:
-    """Write one unit's rows `[n, seq_len]` of one split; no rows, no shards."""
-    writer = ShardWriter(
-        corpus_dir, split, unit, seq_len=rows.shape[1], rows_per_shard=rows_per_shard, vocab_size=vocab_size
-    )
-    if rows.size and (int(rows.max()) >= vocab_size or int(rows.min()) < 0):
-        raise DataError(f"unit {unit}: token id {int(rows.max())} lies outside the vocabulary of {vocab_size}.")
-    writer.add(rows.astype(row_dtype(vocab_size)))
-    return writer.close()
 
 
 def problems(corpus_dir: Path, split: Split, manifest: Manifest, *, deep: bool = False) -> list[str]:

@@ -9,24 +9,13 @@ from cluster.config import ClusterConfig
 from cluster.trainer import train_runs
 from data_prep.errors import DataError, PreflightError
 from data_prep.manifest import load
-from tests.training.synthetic import write_corpus
+from tests.training.synthetic import MODEL, write_corpus
 from training.checkpoint import load_objective
 from training.metrics import read_metrics
 from training.run import plan_run
-from training.settings import BertArm, ElectraArm, ModelConfig, RunSpec, TrainingConfig
+from training.settings import BertArm, ElectraArm, RunSpec, TrainingConfig
 
 pytestmark = [pytest.mark.multi, pytest.mark.usefixtures("ray_session")]
-
-MODEL = ModelConfig(
-    embedding_size=16,
-    hidden_size=32,
-    num_layers=2,
-    num_heads=2,
-    intermediate_size=64,
-    max_positions=64,
-    dropout=0.0,
-    attention_dropout=0.0,
-)
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,10 @@ from data_prep.shards import (
     row_dtype,
     row_stats,
     shard_bytes,
-    write_rows,
     write_shard,
 )
 from data_prep.tokenizer import TokenizerConfig
+from tests.shard_files import write_rows
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 
@@ -190,7 +190,7 @@ def test_verify_names_every_altered_file_of_a_corpus(tmp_path: Path) -> None:
     assert "heldout_documents/00000.parquet cannot be read" in found
 
 
-@pytest.mark.parametrize("bad", [500, -1])
+@pytest.mark.parametrize("bad", [500, -1, 65536 + 7])  # the last would wrap into 7 as uint16
 def test_an_id_outside_the_vocabulary_is_a_data_error(tmp_path: Path, bad: int) -> None:
     rows = make_rows(10, 8, 500)
     rows[3, 3] = bad

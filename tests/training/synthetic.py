@@ -8,11 +8,23 @@ from data_prep import manifest as manifests
 from data_prep import tokenizer as tokenizers
 from data_prep.manifest import Documents, Manifest, SplitStats
 from data_prep.rows import SpecialIds, structure
-from data_prep.shards import row_stats, write_rows
+from data_prep.shards import row_stats
+from tests.shard_files import write_rows
 from training.nextsentence import PairIndex, Partners
+from training.settings import ModelConfig
 
 SEQ_LEN, VOCAB = 32, 96
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
+MODEL = ModelConfig(
+    embedding_size=16,
+    hidden_size=32,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=64,
+    max_positions=64,
+    dropout=0.0,
+    attention_dropout=0.0,
+)
 
 
 def make_rows(count: int, seed: int, packed: bool = False) -> np.ndarray:

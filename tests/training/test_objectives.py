@@ -8,24 +8,14 @@ from scipy.stats import chisquare
 from sklearn.metrics import precision_score, recall_score, roc_auc_score
 
 from data_prep.rows import structure
-from tests.training.synthetic import SEQ_LEN, SPECIAL, VOCAB, make_rows, partners_within
+from tests.training.synthetic import MODEL, SEQ_LEN, SPECIAL, VOCAB, make_rows, partners_within
 from training.detection import detection_metrics, detection_statistics, sample_tokens
 from training.masking import RowKeys
 from training.objectives import Electra, Objective, RowBatch, build, to_device
-from training.settings import ArmConfig, BertArm, ElectraArm, ModelConfig, RobertaArm
+from training.settings import ArmConfig, BertArm, ElectraArm, RobertaArm
 
 CPU = torch.device("cpu")
 ARMS = [ElectraArm(learning_rate=1e-3), BertArm(learning_rate=1e-3), RobertaArm(learning_rate=1e-3)]
-MODEL = ModelConfig(
-    embedding_size=16,
-    hidden_size=32,
-    num_layers=2,
-    num_heads=2,
-    intermediate_size=64,
-    max_positions=64,
-    dropout=0.0,
-    attention_dropout=0.0,
-)
 
 
 def prepared(arm: ArmConfig, packed: bool = False, count: int = 6) -> tuple[Objective, dict[str, np.ndarray]]:
