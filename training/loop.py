@@ -1,9 +1,10 @@
 """The step and the loop: one run on one rank, from its newest checkpoint to its last step.
 
-Guarantees: every loss is divided by the global count of the whole step, known before the first micro-batch; the host
-reads the device every `log_every` steps only; the stream position moves after the optimizer's step and lives in the
-checkpoint; on the CPU the same world size repeats bit for bit, because dropout is seeded by (seed, step, rank,
-micro-batch). `done.json` is written last: a run with it is finished.
+Guarantees: every loss is divided by the global count of the whole step, known before the first micro-batch; this code
+reads the device every `log_every` steps only (DeepSpeed reads the gradient norm once a step, to skip what is not
+finite); the stream position moves after the optimizer's step and lives in the checkpoint; on the CPU the same world
+size repeats bit for bit, because dropout is seeded by (seed, step, rank, micro-batch). `done.json` is written last: a
+run with it is finished.
 
 The process group exists before and outlives this module. Knows nothing of Ray, MLflow or the command line.
 """
@@ -157,12 +158,12 @@ class _Run:
             rate = self._step(batches, meter)
             self._advance(time.monotonic() - start)
             placement = self.spec.placement
-            if self._due(placement.log_every, placement.eval_every, placement.checkpoint_every):
-                self._log(meter, rate, writer)  # before saving, so that the checkpoint's ledger is up to date
+            if not self._due(placement.log_every, placement.eval_every, placement.checkpoint_every):
+                continue
+            self._log(meter, rate, writer)  # before saving, so that the checkpoint's ledger is up to date
             if self._due(placement.checkpoint_every):
                 self._save()
-            if self._due(placement.log_every, placement.eval_every, placement.checkpoint_every):
-                meter.restart_clock()
+            meter.restart_clock()
 
     def _step(self, batches: StepBatches, meter: Meter) -> float:
         """One optimizer step; returns its learning rate."""
