@@ -82,7 +82,7 @@ def _connect(address: str | None, num_cpus: int | None, temp_dir: str | None) ->
                 _temp_dir=temp_dir,
                 **quiet,
             )
-    except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
+    except Exception as error:  # a bare one where a part of Ray died while it started
         reason = " ".join(str(error).split())
         if address is not None:
             raise PreflightError(

@@ -2,30 +2,40 @@
 
 A unit is done when its record exists with its identity. The worker runs the unit, whose output files are durable when
 it returns, and then writes the record atomically; so a unit that died at any moment is simply run again, a finished one
-is not, and a duplicated attempt writes the same bytes. Only the payload and the small result travel through Ray.
-It schedules and records; what a unit means, and that its bytes do not depend on when or where it runs, is the caller's.
+is not, and a duplicated attempt writes the same bytes. What a store or a network refuses is tried again before it is
+believed. Only the payload and the small result travel through Ray. It schedules and records; what a unit means, and
+that its bytes do not depend on when or where it runs, is the caller's.
 """
 
+import errno
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from data_prep import storage
 from data_prep.errors import DataError, ElectraError, PreflightError
+from data_prep.storage import Folder
 
 IN_FLIGHT_PER_SLOT = 2  # one running, one queued: a worker never waits for the driver
+# What another attempt may change: a store or a network that did not answer (pyarrow's errors carry no number).
+_TRANSIENT = {None} | {
+    getattr(errno, name)
+    for name in ("EIO", "EAGAIN", "ESTALE", "EPIPE", "ETIMEDOUT", "ECONNRESET", "ECONNREFUSED", "ECONNABORTED",
+                 "ENETUNREACH", "EHOSTUNREACH")
+}  # fmt: skip
+_PAUSES = (1.0, 5.0, 20.0)  # seconds before the second, third and fourth attempt
 
 Work = Callable[[Any], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """One piece of work: `payload` is small and picklable; a `record` that holds another `identity` is redone."""
+    """One piece of work: `payload` is small and picklable; a `record` (in `folder`) of another `identity` is redone."""
 
     name: str
     payload: Any
-    record: Path
+    folder: Folder
+    record: str
     identity: str
 
 
@@ -44,10 +54,8 @@ def _always(unit: Unit, result: dict[str, Any]) -> bool:
 
 def committed(unit: Unit) -> dict[str, Any] | None:
     """The result in the unit's record, or None when there is none, it is unreadable or of another identity."""
-    if not unit.record.exists():
-        return None
     try:
-        record = storage.read_json(unit.record)
+        record = unit.folder.read_json(unit.record)
     except DataError:
         return None
     if not isinstance(record, dict) or record.get("identity") != unit.identity:
@@ -127,7 +135,7 @@ def _run_pending(
 
 def _fetch(reference: Any, unit: Unit, max_retries: int) -> dict[str, Any]:
     import ray
-    from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
+    from ray.exceptions import LocalRayletDiedError, NodeDiedError, OutOfMemoryError, WorkerCrashedError
 
     try:
         result, error = ray.get(reference)
@@ -136,6 +144,11 @@ def _fetch(reference: Any, unit: Unit, max_retries: int) -> dict[str, Any]:
             f"The worker process of {unit.name} died {max_retries + 1} times, killed from outside or out of memory; "
             "give it more memory or smaller units and run again: finished units are kept."
         ) from crash
+    except LocalRayletDiedError as loss:
+        raise PreflightError(
+            f"Ray died on this machine while {unit.name} ran, killed from outside or out of memory; run again: "
+            "finished units are kept."
+        ) from loss
     except Exception as failure:
         failure.add_note(f"while running unit {unit.name}")
         raise
@@ -147,16 +160,21 @@ def _fetch(reference: Any, unit: Unit, max_retries: int) -> dict[str, Any]:
 def _execute(work: Work, unit: Unit) -> tuple[dict[str, Any] | None, ElectraError | None]:
     """In the worker: run, then commit. A user's error travels as a value, so that it arrives as itself; so does what
     the system refuses, a full disk or a file that may not be read."""
-    try:
-        result = work(unit.payload)
-        unit.record.parent.mkdir(parents=True, exist_ok=True)
-        storage.write_json(unit.record, {"identity": unit.identity, "result": result})
-    except ElectraError as error:
-        return None, error
-    except OSError as error:
-        where = error.filename or f"a file of {unit.record.parent}"
-        reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
-        return None, PreflightError(
-            f"{unit.name}: {where} ({reason}); put this right and run again: finished units are kept."
-        )
-    return result, None
+    for pause in (*_PAUSES, None):
+        try:
+            result = work(unit.payload)
+            unit.folder.write_json(unit.record, {"identity": unit.identity, "result": result})
+            return result, None
+        except ElectraError as error:
+            return None, error
+        except OSError as error:
+            if pause is None or error.errno not in _TRANSIENT:
+                return None, _refused(unit, error)
+            time.sleep(pause)
+    raise AssertionError("the last attempt returns")
+
+
+def _refused(unit: Unit, error: OSError) -> PreflightError:
+    where = error.filename or f"a file of {unit.folder}"
+    reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
+    return PreflightError(f"{unit.name}: {where} ({reason}); put this right and run again: finished units are kept.")

@@ -17,6 +17,7 @@ from cluster.config import ClusterConfig
 from data_prep.errors import ElectraError, PreflightError
 from data_prep.integrity import verify
 from data_prep.manifest import load
+from data_prep.storage import Folder, folder
 from training.metrics import newest_line
 from training.settings import RunSpec
 
@@ -26,7 +27,7 @@ POLL_SECONDS = 1.0
 
 
 def train_runs(
-    specs: Sequence[RunSpec], corpus_dir: Path, runs_dir: Path, config: ClusterConfig, on_progress: OnProgress
+    specs: Sequence[RunSpec], corpus: Folder, runs_dir: Path, config: ClusterConfig, on_progress: OnProgress
 ) -> None:
     """Train every run that is not done. Needs a running Ray (`cluster.session`). `on_progress(spec, line)` is called
     from a thread with each run's newest metric line.
@@ -41,7 +42,7 @@ def train_runs(
     if not waiting:
         return
     check_resources(config)
-    verify(corpus_dir, load(corpus_dir))
+    verify(corpus, load(corpus))
     storage_path = runs_dir.resolve() / ".ray_train"
     resources = {"CPU": float(config.threads_per_worker)}
     run_options: dict[str, Any] = {
@@ -54,7 +55,7 @@ def train_runs(
         _worker,
         train_loop_config={
             "specs": [spec.model_dump(mode="json") for spec in waiting],
-            "corpus_dir": str(corpus_dir.resolve()),
+            "corpus": corpus.location,
             "runs_dir": str(runs_dir.resolve()),
             "threads": config.threads_per_worker,
         },
@@ -112,7 +113,7 @@ def _worker(config: dict[str, Any]) -> None:
         spec = RunSpec.model_validate(payload)
         run_dir = Path(config["runs_dir"]) / spec.name
         try:
-            train(spec, Path(config["corpus_dir"]), run_dir, device)
+            train(spec, folder(config["corpus"]), run_dir, device)
         except OSError as error:
             place = error.filename or run_dir
             raise PreflightError(

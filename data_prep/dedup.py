@@ -2,10 +2,11 @@
 
 Two stages from file to file: every unit stores a 128-bit hash of each document's normalised text, and the merge turns
 these hashes, never the texts, into a removal list that keeps the first document of every group in corpus order. The
-result does not depend on the order in which units finish. Near duplicates are not looked for.
+result does not depend on the order in which units finish. Near duplicates are `data_prep.neardup`'s.
 """
 
 import unicodedata
+from collections.abc import Sequence
 
 import numpy as np
 import xxhash
@@ -14,14 +15,20 @@ from numpy.typing import NDArray
 HASH_BYTES = 16
 
 
-def normalise(text: str) -> str:
-    """What two texts must share to be duplicates: NFKC, lower case, runs of white space as one blank."""
-    return " ".join(unicodedata.normalize("NFKC", text).lower().split())
+def text_hashes(texts: Sequence[bytes]) -> list[bytes]:
+    """Of each text in UTF-8 the XXH3-128, 16 bytes, of what two texts must share to be duplicates: NFKC without ASCII
+    blanks (which NFKC makes of most others) and control characters, ASCII letters in lower case."""
+    from data_prep import document_kernels
 
-
-def text_hash(text: str) -> bytes:
-    """XXH3-128 of the normalised text, 16 bytes."""
-    return xxhash.xxh3_128_digest(normalise(text).encode())
+    if not texts:
+        return []
+    normal, may_change = document_kernels.normal_forms(texts)
+    hashes = list(map(xxhash.xxh3_128_digest, normal))
+    rows = np.flatnonzero(may_change).tolist()
+    for row in rows:
+        composed = unicodedata.normalize("NFKC", texts[row].decode()).encode()
+        hashes[row] = xxhash.xxh3_128_digest(document_kernels.normal_forms([composed])[0][0])
+    return hashes
 
 
 def words(hashes: NDArray[np.void]) -> NDArray[np.uint64]:

@@ -92,7 +92,9 @@ def _description_files() -> Iterator[DocFile]:
     found: dict[str, DocFile] = {}
     for distribution in importlib.metadata.distributions():
         path = getattr(distribution, "_path", None)
-        if path is None or not (path / "METADATA").is_file() or not distribution.metadata["Name"]:
+        if path is None or not (path / "METADATA").is_file():
+            continue
+        if not distribution.metadata or "Name" not in distribution.metadata:  # half removed
             continue
         name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower()
         if name != OWN:

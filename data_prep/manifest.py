@@ -6,7 +6,6 @@ machine, so it holds no clock, host name or absolute path. It, not the tar files
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ from data_prep import storage
 from data_prep.errors import CheckError, DataError
 from data_prep.rows import SpecialIds
 from data_prep.settings import Settings
+from data_prep.storage import Location
 
 FILE_NAME = "manifest.json"
 MOST_TOPICS = 200  # listed
@@ -48,6 +48,16 @@ class SplitStats(Settings):
     rows_with_pair: int  # rows with a second segment
     unk: int  # unknown tokens
     shards: list[ShardEntry]
+
+
+class SourceStats(Settings):
+    """One of the corpus's sources: its units follow those of the source before it, and so do its rows in a split."""
+
+    kind: str
+    weight: int | None  # its share of the training stream, see `data_prep.order`; None: sources are not mixed by weight
+    units: int
+    train: SplitStats  # no shards listed, here and in `heldout`: the split has them
+    heldout: SplitStats
 
 
 class Documents(Settings):
@@ -89,6 +99,7 @@ class Manifest(Settings):
     heldout_documents: list[HeldoutDocuments]
     train: SplitStats
     heldout: SplitStats
+    sources: list[SourceStats]  # in the order of their units
 
     @property
     def sha256(self) -> str:
@@ -100,25 +111,27 @@ class Manifest(Settings):
         return self.train if name == "train" else self.heldout
 
 
-def save(manifest: Manifest, corpus_dir: Path) -> None:
+def save(manifest: Manifest, corpus: Location) -> None:
     """Write the manifest; from then on the corpus exists."""
-    storage.write_json(corpus_dir / FILE_NAME, manifest.model_dump(mode="json"))
+    storage.folder(corpus).write_json(FILE_NAME, manifest.model_dump(mode="json"))
 
 
-def load(corpus_dir: Path) -> Manifest:
+def load(corpus: Location) -> Manifest:
     """Read the manifest of a prepared corpus. DataError when there is none or it does not parse."""
-    path = Path(corpus_dir) / FILE_NAME
-    if not path.exists():
+    folder = storage.folder(corpus)
+    if folder.size(FILE_NAME) is None:
         raise DataError(
-            f"{path} does not exist: the corpus was not prepared or not finished; run `electra prepare` first."
+            f"{folder}/{FILE_NAME} does not exist: the corpus was not prepared or not finished; run `electra prepare` "
+            "first."
         )
     try:
-        return Manifest.model_validate(storage.read_json(path))
+        return Manifest.model_validate(folder.read_json(FILE_NAME))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise DataError(
-            f"{path} is not a manifest of this version ({where}: {first['msg']}); prepare the corpus again."
+            f"{folder}/{FILE_NAME} is not a manifest of this version ({where}: {first['msg']}); prepare the "
+            "corpus again."
         ) from None
 
 
@@ -164,8 +177,10 @@ def merge(
     seed: int,
     layout: Literal["segments", "packed"],
     seq_len: int,
+    sources: Sequence[tuple[str, int | None, int]],
 ) -> Manifest:
-    """The manifest of all units' results (see `data_prep.units`), in unit order; a pure function of them.
+    """The manifest of all units' results (see `data_prep.units`), in unit order; a pure function of them. `sources` are
+    (kind, weight, number of units) of the sources, in the order of their units.
 
     CheckError when a document is unaccounted for, DataError when either split has no row.
     """
@@ -193,7 +208,25 @@ def merge(
         heldout_documents=[HeldoutDocuments.model_validate(result["heldout_documents"]) for result in rows],
         train=train,
         heldout=heldout,
+        sources=_by_source(rows, sources, seq_len),
     )
+
+
+def _by_source(
+    rows: Sequence[Mapping[str, Any]], sources: Sequence[tuple[str, int | None, int]], seq_len: int
+) -> list[SourceStats]:
+    if sum(units for _, _, units in sources) != len(rows):
+        raise ValueError("the sources' units are not the corpus's")
+    remaining = iter(rows)
+    found: list[SourceStats] = []
+    for kind, weight, units in sources:
+        parts = [next(remaining) for _ in range(units)]
+        totals = {
+            split: add_stats([SplitStats.model_validate({**part[split], "shards": []}) for part in parts], seq_len)
+            for split in ("train", "heldout")
+        }
+        found.append(SourceStats(kind=kind, weight=weight, units=units, **totals))
+    return found
 
 
 def _account(documents: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> Documents:

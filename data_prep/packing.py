@@ -1,213 +1,134 @@
-"""Documents → rows: sentence boundaries, and the two layouts.
+"""Token ids → rows: the layout `packed`, and the choice between the two layouts.
 
-`segments`: one fragment `cls A sep (B sep)` a row, after ELECTRA's build_pretraining_dataset. `packed`: several
-fragments `cls … sep` a row, whole sentences where they fit, a fragment never crossing a document (RoBERTa's
-DOC-SENTENCES). Every token of the text lands in exactly one row, in text order. Chance comes from (seed, document),
-so rows do not depend on which documents stand beside one another or who packs them.
+`packed`: several fragments `cls … sep` a row (RoBERTa's DOC-SENTENCES). A document that fits a row is one fragment. A
+longer one is cut after the last whole sentence that fits, or after an earlier one where that fills an open row; only a
+sentence longer than a row is cut itself, between two words. A fragment goes to the open row with the least room that
+is enough for it (best fit; the oldest of equals). Every token lands in exactly one row; the
+fragments of a document may stand in rows far apart, for attention never crosses one anyway. The number of open rows is
+bounded, hence memory. A unit's rows are a function of its documents in order.
 """
 
-import re
-from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep import keyed
+from data_prep.errors import DataError
 from data_prep.rows import SpecialIds
+from data_prep.segments import SegmentPacker
+from data_prep.token_batch import TokenBatch
+
+__all__ = ["BestFitPacker", "Layout", "Packer", "TokenBatch", "make_packer"]
 
 Layout = Literal["segments", "packed"]
-Tokens = list[int]
 
-SINGLE_SEGMENT = 0.1  # share of rows with A only
-SHORT_TARGET = 0.05  # share of rows with a random shorter target length
-SHORTEST_TARGET = 5
-# A fragment shorter than this at the end of a packed row is not begun: it would be little but special tokens.
-SHORTEST_FRAGMENT = 16
-
-# Linear in any text: a run of marks is tried from its beginning only, and an empty line ends at its own line feed.
-_BOUNDARY = re.compile(r"(?<![.!?])[.!?]++[\"'”’)\]]*+(?=\s)|\n(?=[^\S\n]*\n)")
-_VISIBLE = re.compile(r"\S")
-_ABBREVIATION = re.compile(
-    r"(?:\b(?:e\.g|i\.e|cf|vs|etc|al|fig|figs|eq|eqs|ref|refs|sec|ch|no|nos|vol|pp?|ed|eds|approx|resp|incl|dept|est|inc|ltd|co|corp"
-    r"|mr|mrs|ms|dr|prof|st|sr|jr|gen|col|rev|hon|capt|lt|sgt|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)|\b(?-i:[A-Z]))\.$",
-    re.IGNORECASE,
-)
-_OPENING = re.compile(r"\s+[\"'“‘(\[]*[A-Z0-9\u00c0-\u00de\u0370-\uffff]")
-
-
-def split_sentences(text: str) -> list[str]:
-    """Cut a text into sentences; blanks stay with the sentence that follows, so joining them gives the text back.
-
-    A boundary is `.`, `!` or `?` before white space and a capital, a digit or an opening mark, unless an abbreviation
-    or an initial precedes it; an empty line always is one.
-    """
-    sentences, start, visible = [], 0, _first_visible(text, 0)
-    for match in _BOUNDARY.finditer(text):
-        end = match.end() if match.group()[0] != "\n" else match.start()
-        if end <= visible:  # nothing but blanks since the last boundary
-            continue
-        if match.group()[0] != "\n":
-            paragraph_ends = text.startswith("\n\n", end)
-            if not paragraph_ends and (
-                not _OPENING.match(text, end) or _ABBREVIATION.search(text, max(start, end - 8), end)
-            ):
-                continue
-        sentences.append(text[start:end])
-        start, visible = end, _first_visible(text, end)
-    if visible < len(text):
-        sentences.append(text[start:])
-    elif sentences:
-        sentences[-1] += text[start:]
-    return sentences
-
-
-def _first_visible(text: str, start: int) -> int:
-    """Where the first character that is no white space stands, from `start` on; the length of the text without one."""
-    found = _VISIBLE.search(text, start)
-    return found.start() if found is not None else len(text)
+OPEN_ROWS = 1024
+SHORTEST_FRAGMENT = 3  # places: cls, one token, sep
+# A fragment that could be longer holds so many tokens, or a sixteenth of a row: fewer would be too little context to be
+# worth a full row. (At 512 this keeps padding under two percent, and fragments as long as filling in order makes them.)
+SHORTEST_FILLING = 16
 
 
 class Packer(Protocol):
-    """Takes documents in order and gives rows; `flush` gives what is left at the end of a unit."""
+    """Takes documents in order, gives padded rows `[n, seq_len]`; `flush` gives what is left at the end of a unit."""
 
-    def add(self, sentences: Sequence[Tokens], document: int) -> list[Tokens]: ...
+    discarded_tokens: int  # tokens that stand in no row
 
-    def flush(self) -> list[Tokens]: ...
+    def add(self, batch: TokenBatch) -> NDArray[Any]: ...
 
-
-def make_packer(layout: Layout, *, seq_len: int, special: SpecialIds, pair_separators: int, seed: int) -> Packer:
-    """The packer of a layout; rows are not padded yet (see `pad_rows`)."""
-    if layout == "segments":
-        return SegmentPacker(seq_len=seq_len, special=special, pair_separators=pair_separators, seed=seed)
-    return SentencePacker(seq_len=seq_len, special=special)
+    def flush(self) -> NDArray[Any]: ...
 
 
-def pad_rows(rows: Sequence[Tokens], seq_len: int, pad: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """`[n, seq_len]`, padding at the end of each row."""
-    out = np.full((len(rows), seq_len), pad, dtype=dtype)
-    for i, row in enumerate(rows):
-        out[i, : len(row)] = row
-    return out
+def make_packer(
+    layout: Layout,
+    *,
+    seq_len: int,
+    special: SpecialIds,
+    pair_separators: int,
+    seed: int,
+    continues: NDArray[np.bool_],
+    dtype: np.dtype[Any],
+    discard_overflow: bool = False,
+) -> Packer:
+    """The packer of a layout. `continues[id]`: the token continues a word. `discard_overflow` is for `segments`."""
+    if layout == "packed":
+        return BestFitPacker(seq_len=seq_len, special=special, continues=continues, dtype=dtype)
+    return SegmentPacker(
+        seq_len=seq_len,
+        special=special,
+        pair_separators=pair_separators,
+        seed=seed,
+        dtype=dtype,
+        discard_overflow=discard_overflow,
+    )
 
 
-class _Coins:
-    """Uniform numbers of one document, one after the other."""
+class BestFitPacker:
+    """The layout `packed`."""
 
-    def __init__(self, seed: int, document: int) -> None:
-        self._seed, self._document = seed, document
-        self._block, self._numbers = 0, iter(list[float]())
+    discarded_tokens = 0
 
-    def __call__(self) -> float:
-        for number in self._numbers:
-            return number
-        key = keyed.key("segments", self._seed, self._block)
-        rows = np.array([self._document], dtype=np.uint64).view(np.int64)
-        self._block, self._numbers = self._block + 1, iter(keyed.uniforms(key, rows, 64)[0].tolist())
-        return next(self._numbers)
+    def __init__(
+        self,
+        *,
+        seq_len: int,
+        special: SpecialIds,
+        continues: NDArray[np.bool_],
+        dtype: np.dtype[Any],
+        open_rows: int = OPEN_ROWS,
+    ) -> None:
+        self._seq_len, self._special, self._continues = seq_len, special, continues
+        self._limit = open_rows
+        self._rows = np.empty((0, seq_len), dtype=dtype)  # the open ones, oldest first
+        self._rooms = np.empty(0, dtype=np.int64)  # places free in each
 
+    def add(self, batch: TokenBatch) -> NDArray[Any]:
+        """The rows that these documents complete."""
+        from data_prep import row_kernels
 
-class SegmentPacker:
-    """`cls A sep (B sep)`: the reference's rules, with two differences, both so that no text is lost or reordered.
+        ids = batch.narrowed(self._rows.dtype)
+        if ids.size and int(ids.max()) >= len(self._continues):
+            raise DataError(f"token id {int(ids.max())} is none of the tokenizer's {len(self._continues)} tokens.")
+        fragments, closed, rooms = self._plan(ids, batch)
+        rows = np.full((len(rooms), self._seq_len), self._special.pad, dtype=self._rows.dtype)
+        rows[: len(self._rows)] = self._rows
+        row_kernels.write_fragments(
+            ids, fragments[0], fragments[1], self._special.cls, self._special.sep, rows.reshape(-1)
+        )
+        still_open = rooms > 0
+        self._rows, self._rooms = rows[still_open], rooms[still_open]
+        return rows[closed]
 
-    What a row has no room for is carried on to the next row of the document instead of being discarded, and once B has
-    begun no later sentence joins A. A document's end ends a row.
-    """
-
-    def __init__(self, *, seq_len: int, special: SpecialIds, pair_separators: int, seed: int) -> None:
-        self.seq_len, self.special, self.seed = seq_len, special, seed
-        self.separator = [special.sep] * pair_separators
-
-    def add(self, sentences: Sequence[Tokens], document: int) -> list[Tokens]:
-        """Rows of one document; `document` is its 64-bit content key."""
-        coins = _Coins(self.seed, document)
-        tokens = [token for sentence in sentences for token in sentence]
-        rows: list[Tokens] = []
-        # tokens[start:end] waits for a row; its sentences end at `ends`, and what was carried over counts as one
-        start = end = 0
-        ends: list[int] = []
-        target = self.seq_len
-        for sentence in sentences:
-            if not sentence:
-                continue
-            end += len(sentence)
-            ends.append(end)
-            while end - start >= target:
-                row, start = self._row(tokens, start, ends, target, coins)
-                rows.append(row)
-                ends = [end] if start < end else []
-                target = self._next_target(coins)
-        while start < end:
-            row, start = self._row(tokens, start, ends, target, coins)
-            rows.append(row)
-            ends = [end]
+    def flush(self) -> NDArray[Any]:
+        """The open rows, oldest first."""
+        rows, self._rows, self._rooms = self._rows, self._rows[:0], self._rooms[:0]
         return rows
 
-    def flush(self) -> list[Tokens]:
-        """Nothing: rows never wait for another document."""
-        return []
+    def _plan(self, ids: NDArray[Any], batch: TokenBatch) -> tuple[NDArray[np.int64], ...]:
+        """(where fragments end and where they go `[2, f]`, the slots of the rows that close, the room of all rows)."""
+        from data_prep import row_kernels
 
-    def _next_target(self, coins: _Coins) -> int:
-        if coins() < SHORT_TARGET:
-            return SHORTEST_TARGET + int(coins() * (self.seq_len - SHORTEST_TARGET + 1))
-        return self.seq_len
-
-    def _row(self, tokens: Tokens, start: int, ends: Sequence[int], target: int, coins: _Coins) -> tuple[Tokens, int]:
-        """One row of the sentences from `start` on that end at `ends`, and where what it had no room for begins."""
-        overhead = 2 + len(self.separator)  # cls, and the separators after A and B
-        first_target = self.seq_len * 1000 if coins() < SINGLE_SEGMENT else (target - overhead) // 2
-        split = start  # where A ends and B begins
-        for end in ends:
-            fits = end - start < first_target
-            if split > start and not fits and not (split - start < first_target and coins() < 0.5):
-                break
-            split = end
-        a_end = min(split, start + self.seq_len - 2)
-        b_end = min(ends[-1], a_end + max(0, self.seq_len - (a_end - start) - overhead))
-        a, b = tokens[start:a_end], tokens[a_end:b_end]
-        row = [self.special.cls, *a, self.special.sep]
-        if b:
-            row = [self.special.cls, *a, *self.separator, *b, self.special.sep]
-        return row, b_end
-
-
-class SentencePacker:
-    """Fragments `cls … sep`, filled with whole sentences in text order; a sentence longer than a row is cut."""
-
-    def __init__(self, *, seq_len: int, special: SpecialIds) -> None:
-        self.seq_len, self.special = seq_len, special
-        self._row: Tokens = []
-
-    def add(self, sentences: Sequence[Tokens], document: int) -> list[Tokens]:
-        """Rows completed by one document."""
-        rows: list[Tokens] = []
-        fragment: Tokens = []
-        for piece in self._pieces(sentences):
-            if fragment and len(self._row) + len(fragment) + len(piece) + 2 > self.seq_len:
-                self._close(fragment)
-                fragment = []
-            if not fragment and not self._room(len(piece)):
-                rows += self.flush()
-            fragment = fragment + piece
-        if fragment:
-            self._close(fragment)
-        return rows
-
-    def flush(self) -> list[Tokens]:
-        """The unfinished row, if there is one."""
-        rows = [self._row] if self._row else []
-        self._row = []
-        return rows
-
-    def _pieces(self, sentences: Sequence[Tokens]) -> Iterator[Tokens]:
-        for sentence in sentences:
-            for start in range(0, len(sentence), self.seq_len - 2):
-                yield sentence[start : start + self.seq_len - 2]
-
-    def _room(self, length: int) -> bool:
-        """Whether a new fragment that begins with `length` tokens fits the unfinished row."""
-        left = self.seq_len - len(self._row)
-        return left >= length + 2 and (not self._row or left >= SHORTEST_FRAGMENT)
-
-    def _close(self, fragment: Tokens) -> None:
-        self._row = [*self._row, self.special.cls, *fragment, self.special.sep]
+        n_open, fragments = len(self._rows), -1
+        most = n_open + len(batch.keys) + 4 * len(ids) // self._seq_len  # enough for text
+        while fragments < 0:
+            most *= 2
+            places, closed, rooms = (np.empty(shape, dtype=np.int64) for shape in ((2, most), most, most))
+            rooms[:n_open] = self._rooms
+            fragments, n_closed, slots = row_kernels.best_fit(
+                ids,
+                batch.sentence_ends,
+                batch.token_ends(),
+                self._continues,
+                self._seq_len,
+                max(SHORTEST_FILLING, (self._seq_len - 2) // 16),
+                SHORTEST_FRAGMENT,
+                self._limit,
+                n_open,
+                rooms,
+                np.empty(self._seq_len + 1, dtype=np.int64),
+                np.empty(most, dtype=np.int64),
+                places[0],
+                places[1],
+                closed,
+            )
+        return places[:, :fragments], closed[:n_closed], rooms[:slots]

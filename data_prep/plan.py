@@ -1,39 +1,43 @@
 """The plan of a corpus: its input files and the units they are cut into, made once.
 
-Units are natural to the input: groups of whole small files, a whole compressed or plain-text file, byte ranges of a
-plain JSONL file. The plan is stored and verified on every later run, so that a resumed corpus is the corpus that was
-begun: changed settings or inputs are refused with the key that changed and the way out.
+Units are natural to the input: groups of whole small files, a whole archive, byte ranges of a plain file, row groups,
+record batches, rows. The plan is stored and verified on every later run, so that a resumed corpus is the corpus that
+was begun: changed settings or inputs are refused with the key that changed and the way out. Inputs are told apart by
+their size and a sample of their content, never by a hash of all of it.
 """
 
-import itertools
-import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from data_prep import storage
 from data_prep.corpus import RECIPE, CorpusConfig
 from data_prep.errors import ConfigError, DataError
+from data_prep.extents import Extent, cut, measure
+from data_prep.records import InputFile
 from data_prep.settings import Settings, fingerprint
-from data_prep.sources import READ_FACTOR, InstalledDocs, Jsonl, Source, input_files, is_compressed
+from data_prep.sources import READ_FACTOR, InstalledDocs, Source, input_files
+from data_prep.storage import Folder, Location
 
 FILE_NAME = "plan.json"
+MAX_FILES = 10_000  # in a unit: opening a file costs time too, however small it is
 
 
-class PlannedFile(Settings):
-    """One input file as it was when the plan was made."""
+class PlannedFile(NamedTuple):
+    """One input file as it was when the plan was made; in the stored plan a list, for there may be millions."""
 
     source: int
     name: str
     path: str
     package: str
     bytes: int
-    sha256: str
+    version: str
 
 
 class PlannedUnit(Settings):
-    """Files [first, last) of the plan; with `stop`, the byte range [start, stop) of a single one."""
+    """Files [first, last) of the plan; with `stop`, the range [start, stop) of a single one, in bytes, row groups,
+    batches, rows or data files as its source has it."""
 
     unit: int
     source: int
@@ -56,12 +60,12 @@ class Plan(Settings):
 
     def inputs_sha256(self) -> str:
         """Hash of the inputs' names, sizes and contents, wherever they lie."""
-        files = [[file.source, file.name, file.bytes, file.sha256] for file in self.files]
+        files = [[file.source, file.name, file.bytes, file.version] for file in self.files]
         return fingerprint({"files": files, "tokenizer": self.tokenizer_sha256})
 
     def unit_identity(self, unit: PlannedUnit) -> dict[str, Any]:
         """What the documents of a unit are a function of, as JSON."""
-        files = [[file.name, file.bytes, file.sha256] for file in self.files[unit.first : unit.last]]
+        files = [[file.name, file.bytes, file.version] for file in self.files[unit.first : unit.last]]
         return {
             "recipe": self.recipe,
             "source": self.config["sources"][unit.source],
@@ -76,9 +80,15 @@ def make_plan(config: CorpusConfig, seed: int) -> Plan:
     files: list[PlannedFile] = []
     units: list[PlannedUnit] = []
     for number, source in enumerate(config.sources):
-        planned = _plan_files(number, source)
-        _cut(number, source, planned, len(files), units, config.unit_bytes)
-        files += planned
+        found = input_files(source)
+        extents = measure(source, found)
+        if isinstance(source, InstalledDocs) and source.max_bytes:
+            found = _capped(found, extents, source.max_bytes * READ_FACTOR)
+        _add_units(units, number, source, found, extents, len(files), config.unit_bytes)
+        files += [
+            PlannedFile(number, file.name, file.path, file.package, extent.bytes, extent.version)
+            for file, extent in zip(found, extents, strict=False)
+        ]
     return Plan(
         recipe=RECIPE,
         seed=seed,
@@ -89,47 +99,41 @@ def make_plan(config: CorpusConfig, seed: int) -> Plan:
     )
 
 
-def obtain_plan(config: CorpusConfig, seed: int, corpus_dir: Path) -> Plan:
+def obtain_plan(config: CorpusConfig, seed: int, location: Location) -> Plan:
     """The stored plan, verified against settings and inputs, or a new one, stored before it is returned."""
-    path = corpus_dir / FILE_NAME
-    if not path.exists():
+    corpus = storage.folder(location)
+    if corpus.size(FILE_NAME) is None:
         plan = make_plan(config, seed)
-        storage.write_json(path, plan.model_dump(mode="json"))
+        corpus.write_json(FILE_NAME, plan.model_dump(mode="json"))
         return plan
     try:
-        plan = Plan.model_validate(storage.read_json(path))
+        plan = Plan.model_validate(corpus.read_json(FILE_NAME))
     except ValidationError as error:
         raise DataError(
-            f"{path} is not a plan of this version ({error.errors()[0]['msg']}); {_way_out(corpus_dir)}"
+            f"{corpus}/{FILE_NAME} is not a plan of this version ({error.errors()[0]['msg']}); {_way_out(corpus)}"
         ) from None
-    _verify_config(plan, config, seed, corpus_dir)
-    return _verify_inputs(plan, config, corpus_dir)
+    _verify_config(plan, config, seed, corpus)
+    return _verify_inputs(plan, config, corpus)
 
 
-def _plan_files(number: int, source: Source) -> list[PlannedFile]:
-    planned: list[PlannedFile] = []
-    budget = source.max_bytes * READ_FACTOR if isinstance(source, InstalledDocs) and source.max_bytes else None
+def _capped(files: list[InputFile], extents: list[Extent], budget: int) -> list[InputFile]:
+    """The first files that stay within `budget` bytes together, and one at least."""
     total = 0
-    for file in input_files(source):
-        size = os.path.getsize(file.path)
-        if budget is not None and total + size > budget and planned:
-            break
-        total += size
-        planned.append(
-            PlannedFile(
-                source=number,
-                name=file.name,
-                path=file.path,
-                package=file.package,
-                bytes=size,
-                sha256=storage.sha256_of(Path(file.path)),
-            )
-        )
-    return planned
+    for number, extent in enumerate(extents):
+        total += extent.bytes
+        if total > budget and number:
+            return files[:number]
+    return files
 
 
-def _cut(
-    number: int, source: Source, files: list[PlannedFile], offset: int, units: list[PlannedUnit], unit_bytes: int
+def _add_units(
+    units: list[PlannedUnit],
+    number: int,
+    source: Source,
+    files: list[InputFile],
+    extents: list[Extent],
+    offset: int,
+    unit_bytes: int,
 ) -> None:
     """Append the units of one source; files too large for a unit are cut where their format allows it."""
     first, size = 0, 0
@@ -142,47 +146,45 @@ def _cut(
             )
         first, size = last, 0
 
-    for i, file in enumerate(files):
-        if size + file.bytes > unit_bytes:
+    for i, (file, extent) in enumerate(zip(files, extents, strict=False)):
+        if size + extent.bytes > unit_bytes or i - first >= MAX_FILES:
             close(i)
-        if file.bytes > unit_bytes and isinstance(source, Jsonl) and not is_compressed(file.name):
-            pieces = -(-file.bytes // unit_bytes)
-            edges = [file.bytes * k // pieces for k in range(pieces + 1)]
-            for start, stop in itertools.pairwise(edges):
-                units.append(
-                    PlannedUnit(
-                        unit=len(units),
-                        source=number,
-                        first=offset + i,
-                        last=offset + i + 1,
-                        start=start,
-                        stop=stop,
-                        bytes=stop - start,
-                    )
+        pieces = cut(source, file, extent, unit_bytes)
+        for start, stop, bytes_ in pieces:
+            units.append(
+                PlannedUnit(
+                    unit=len(units),
+                    source=number,
+                    first=offset + i,
+                    last=offset + i + 1,
+                    start=start,
+                    stop=stop,
+                    bytes=bytes_,
                 )
+            )
+        if pieces:
             first = i + 1
             continue
-        size += file.bytes
+        size += extent.bytes
     close(len(files))
 
 
-def _verify_config(plan: Plan, config: CorpusConfig, seed: int, corpus_dir: Path) -> None:
+def _verify_config(plan: Plan, config: CorpusConfig, seed: int, corpus: Folder) -> None:
     if plan.seed != seed:
-        raise ConfigError(f"{corpus_dir} was begun with seed {plan.seed}, now it is {seed}; {_way_out(corpus_dir)}")
+        raise ConfigError(f"{corpus} was begun with seed {plan.seed}, now it is {seed}; {_way_out(corpus)}")
     if plan.recipe != RECIPE:
-        raise ConfigError(f"{corpus_dir} was begun by another version of this program; {_way_out(corpus_dir)}")
+        raise ConfigError(f"{corpus} was begun by another version of this program; {_way_out(corpus)}")
     change = _first_difference(plan.config, config.identity(), "corpus")
     if change is not None:
         key, before, now = change
-        raise ConfigError(f"{corpus_dir} was begun with {key} = {before}, now it is {now}; {_way_out(corpus_dir)}")
+        raise ConfigError(f"{corpus} was begun with {key} = {before}, now it is {now}; {_way_out(corpus)}")
 
 
-def _verify_inputs(plan: Plan, config: CorpusConfig, corpus_dir: Path) -> Plan:
+def _verify_inputs(plan: Plan, config: CorpusConfig, corpus: Folder) -> Plan:
     """The plan with the files where they lie now; ConfigError names the first that changed."""
     if plan.tokenizer_sha256 != _tokenizer_sha256(config):
         raise ConfigError(
-            f"corpus.tokenizer.path {config.tokenizer.path} has changed since {corpus_dir} was begun; "
-            + _way_out(corpus_dir)
+            f"corpus.tokenizer.path {config.tokenizer.path} has changed since {corpus} was begun; {_way_out(corpus)}"
         )
     files: list[PlannedFile] = []
     for number, source in enumerate(config.sources):
@@ -191,16 +193,15 @@ def _verify_inputs(plan: Plan, config: CorpusConfig, corpus_dir: Path) -> Plan:
             found = {file.name: file.path for file in input_files(source)}
             if sorted(found) != sorted(file.name for file in planned):
                 raise ConfigError(
-                    f"corpus.sources[{number}].path {source.path} means other files than when {corpus_dir} was begun; "
-                    + _way_out(corpus_dir)
+                    f"corpus.sources[{number}].path {source.path} means other files than when {corpus} was begun; "
+                    + _way_out(corpus)
                 )
-            planned = [file.model_copy(update={"path": found[file.name]}) for file in planned]
-        for file in planned:
-            size = os.path.getsize(file.path) if os.path.isfile(file.path) else -1
-            if size != file.bytes or storage.sha256_of(Path(file.path)) != file.sha256:
+            planned = [file._replace(path=found[file.name]) for file in planned]
+        extents = measure(source, [InputFile(file.name, file.path, file.package) for file in planned])
+        for file, extent in zip(planned, extents, strict=True):
+            if (extent.bytes, extent.version) != (file.bytes, file.version):
                 raise ConfigError(
-                    f"corpus.sources[{number}]: {file.path} has changed since {corpus_dir} was begun; "
-                    + _way_out(corpus_dir)
+                    f"corpus.sources[{number}]: {file.path} has changed since {corpus} was begun; {_way_out(corpus)}"
                 )
         files += planned
     return plan.model_copy(update={"files": files})
@@ -209,11 +210,9 @@ def _verify_inputs(plan: Plan, config: CorpusConfig, corpus_dir: Path) -> Plan:
 def _tokenizer_sha256(config: CorpusConfig) -> str | None:
     if config.tokenizer.path is None:
         return None
-    path = Path(config.tokenizer.path).expanduser().absolute()
-    file = path / "tokenizer.json" if path.is_dir() else path
-    if not file.is_file():
-        raise DataError(f"corpus.tokenizer.path {file} does not exist; give a tokenizer.json or a vocab.txt.")
-    return storage.sha256_of(file)
+    from data_prep import vocabularies
+
+    return vocabularies.fingerprint(Path(config.tokenizer.path).expanduser().absolute())
 
 
 def _first_difference(before: Any, now: Any, key: str) -> tuple[str, Any, Any] | None:
@@ -231,5 +230,5 @@ def _first_difference(before: Any, now: Any, key: str) -> tuple[str, Any, Any] |
     return None if before == now else (key, before, now)
 
 
-def _way_out(corpus_dir: Path) -> str:
-    return f"use another --out, or delete {corpus_dir} to prepare it anew."
+def _way_out(corpus: Folder) -> str:
+    return f"use another --out, or delete {corpus} to prepare it anew."

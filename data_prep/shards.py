@@ -1,23 +1,23 @@
-"""Rows in WebDataset tars: the writer and the memory-mapped reader.
+"""Rows in WebDataset tars: their layout and the writer.
 
 A shard is a plain USTAR tar without clock or owner, so its bytes are a function of its rows; each member holds
 `ROWS_PER_MEMBER` rows as one little-endian array (only a shard's last member may be shorter), so the offset of any row
-is arithmetic and the file is at once an ordinary WebDataset and a zero-copy array. The reader trusts the manifest, not
-the tar: Python's `tarfile` reads some truncated tars without an error. It does not shuffle, prefetch or fetch.
+is arithmetic and the file is at once an ordinary WebDataset and a zero-copy array (read by `data_prep.reader`).
 """
 
+import hashlib
 import os
-from pathlib import Path
+from contextlib import ExitStack
 from typing import IO, Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
+import xxhash
 from numpy.typing import NDArray
 
-from data_prep import storage
 from data_prep.errors import DataError
-from data_prep.manifest import Manifest, ShardEntry, Split, SplitStats, empty_stats
-from data_prep.rows import SpecialIds, fragment_lengths, structure
+from data_prep.manifest import ShardEntry, Split, SplitStats
+from data_prep.rows import SpecialIds
+from data_prep.storage import Folder
 
 ROWS_PER_MEMBER = 64
 _BLOCK = 512  # tar block: one header block before each member's data
@@ -29,44 +29,6 @@ I64 = NDArray[np.int64]
 def row_dtype(vocab_size: int) -> np.dtype[Any]:
     """The narrowest little-endian dtype of a row; 0xFFFF stays free so that it can never be a token."""
     return np.dtype("<u2") if vocab_size < 0xFFFF else np.dtype("<u4")
-
-
-def write_shard(path: Path, rows: NDArray[np.integer], *, vocab_size: int) -> tuple[int, str]:
-    """Write `rows` `[n, seq_len]` as one shard: temporary name, fsync, read back, rename. Returns (bytes, sha256).
-
-    The member keys come from the file's own name, so no key occurs twice in a corpus. DataError on an id outside the
-    vocabulary or when the disk gives back something else than was written.
-    """
-    dtype = row_dtype(vocab_size)
-    if rows.size == 0:
-        raise ValueError("a shard holds at least one row")
-    if int(rows.max()) >= vocab_size or int(rows.min()) < 0:
-        raise DataError(f"{path.name}: token id {int(rows.max())} lies outside the vocabulary of {vocab_size}.")
-    stored = np.ascontiguousarray(rows, dtype=dtype)
-    with storage.atomic_writer(path) as file:
-        _write_members(file, stored, path.stem)
-        file.flush()
-        os.fsync(file.fileno())
-        temporary = Path(file.name)
-        if not np.array_equal(
-            _gather(_map(temporary, dtype), np.arange(len(stored)), len(stored), stored.shape[1]), stored
-        ):
-            raise DataError(
-                f"{path}: the disk did not give back the rows that were written; check the disk and run again."
-            )
-        size, sha256 = temporary.stat().st_size, storage.sha256_of(temporary)
-    return size, sha256
-
-
-def _write_members(file: IO[bytes], stored: NDArray[Any], stem: str) -> None:
-    os.environ["WDS_SECURE"] = "1"  # read when webdataset is imported: no pickles, no `pipe:` addresses
-    import webdataset  # here because it imports torch where there is one, which readers need not wait for
-
-    suffix = f"u{stored.dtype.itemsize * 8}"
-    with webdataset.TarWriter(file, user="", group="", mtime=0, encoder=False, compress=False) as tar:
-        for member, start in enumerate(range(0, len(stored), ROWS_PER_MEMBER)):
-            payload = stored[start : start + ROWS_PER_MEMBER].tobytes()
-            tar.write({"__key__": f"{stem}-{member:05d}", suffix: payload})
 
 
 def shard_bytes(n_rows: int, seq_len: int, itemsize: int) -> int:
@@ -85,181 +47,146 @@ def _pad(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    return np.memmap(path, dtype=dtype, mode="r")
-
-
-def _gather(flat: NDArray[Any], rows: I64, n_rows: int, seq_len: int) -> NDArray[Any]:
-    """Rows `[k, seq_len]` of a mapped shard of `n_rows`, copied; `flat` is the whole file as one array of tokens."""
-    itemsize = flat.dtype.itemsize
-    row_bytes = seq_len * itemsize
-    stride = _member_stride(row_bytes)
-    full = n_rows // ROWS_PER_MEMBER
+def row_offsets(rows: I64, row_bytes: int) -> I64:
+    """Where rows `[n]` of a shard begin in its file, in bytes."""
     member, inside = np.divmod(rows, ROWS_PER_MEMBER)
-    out = np.empty((len(rows), seq_len), dtype=flat.dtype)
-    # The strided view covers full members only, so it never reaches beyond the file's end.
-    in_full = member < full
-    if full:
-        view = as_strided(
-            flat[_BLOCK // itemsize :], (full, ROWS_PER_MEMBER, seq_len), (stride, row_bytes, itemsize), writeable=False
-        )
-        out[in_full] = view[member[in_full], inside[in_full]]
-    if not in_full.all():
-        start = (full * stride + _BLOCK) // itemsize
-        tail = flat[start : start + (n_rows - full * ROWS_PER_MEMBER) * seq_len].reshape(-1, seq_len)
-        out[~in_full] = tail[inside[~in_full]]
-    return out
+    return member * _member_stride(row_bytes) + _BLOCK + inside * row_bytes
 
 
 def row_stats(rows: NDArray[np.integer], special: SpecialIds) -> SplitStats:
-    """Counts of rows `[n, seq_len]`, all taken from the stored ids (no shards listed)."""
-    seq_len = rows.shape[1]
-    if len(rows) == 0:
-        return empty_stats(seq_len)
-    shape = structure(rows, special)
-    lengths = fragment_lengths(shape.fragment)
+    """Counts of rows `[n, seq_len]`, all taken from the stored ids (no shards listed).
+
+    What `data_prep.rows.structure` says of the rows, in one pass; padding stands at the end of a row, as the packers
+    leave it.
+    """
+    from data_prep import row_kernels
+
+    totals, lengths = np.zeros(5, dtype=np.int64), np.zeros(rows.shape[1] + 1, dtype=np.int64)
+    unk = -1 if special.unk is None else special.unk
+    row_kernels.count_rows(np.ascontiguousarray(rows), special.cls, special.sep, special.pad, unk, totals, lengths)
+    fragments, sum_lengths, sum_squares, pairs, unknown = totals.tolist()
     return SplitStats(
         rows=len(rows),
-        tokens=int(shape.real.sum()),
-        fragments=len(lengths),
-        sum_L=int(lengths.sum()),
-        sum_L2=int((lengths**2).sum()),
-        row_lengths=np.bincount(shape.lengths, minlength=seq_len + 1).tolist(),
-        rows_with_pair=int((shape.types.max(axis=1) == 1).sum()),
-        unk=0 if special.unk is None else int((rows == special.unk).sum()),
+        tokens=int(lengths @ np.arange(len(lengths))),
+        fragments=fragments,
+        sum_L=sum_lengths,
+        sum_L2=sum_squares,
+        row_lengths=lengths.tolist(),
+        rows_with_pair=pairs,
+        unk=unknown,
         shards=[],
     )
 
 
 class ShardWriter:
-    """Collects one unit's rows of one split and writes them as shards `UUUUU-SSS` of at most `rows_per_shard` rows."""
+    """Writes one unit's rows of one split as shards `UUUUU-SSS` of at most `rows_per_shard` rows.
+
+    Rows go to the file as whole members fill up, so memory holds less than one member whatever the shard's size. Use as
+    a context manager: the last shard is finished at its end, and none is begun twice; when the block fails, the shard
+    that was open never appears. `entries` lists the finished ones.
+    """
 
     def __init__(
-        self, corpus_dir: Path, split: Split, unit: int, *, seq_len: int, rows_per_shard: int, vocab_size: int
+        self, corpus: Folder, split: Split, unit: int, *, seq_len: int, rows_per_shard: int, vocab_size: int
     ) -> None:
-        self._folder, self._split, self._unit = corpus_dir, split, unit
+        self._corpus, self._split, self._unit = corpus, split, unit
         self._limit, self._vocab_size = rows_per_shard, vocab_size
-        self._buffer = np.empty((0, seq_len), dtype=row_dtype(vocab_size))
+        self._rest = np.empty((0, seq_len), dtype=row_dtype(vocab_size))
         self._written = 0
+        self._shard: _OpenShard | None = None
+        self._stack = ExitStack()
         self.entries: list[ShardEntry] = []
 
+    def __enter__(self) -> "ShardWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            self._put(self._rest)
+            self._finish()
+        else:
+            self._stack.__exit__(kind, error, trace)
+
     def add(self, rows: NDArray[np.integer]) -> None:
-        """Take rows `[n, seq_len]` of any integer type; whole shards are written at once. DataError on an id outside
-        the vocabulary, looked for here because narrowing would wrap it into a valid one."""
+        """Take rows `[n, seq_len]` of any integer type. DataError on an id outside the vocabulary, looked for here
+        because narrowing would wrap it into a valid one."""
         if rows.size and (int(rows.max()) >= self._vocab_size or int(rows.min()) < 0):
             worst = int(rows.max()) if int(rows.max()) >= self._vocab_size else int(rows.min())
             raise DataError(f"unit {self._unit}: token id {worst} lies outside the vocabulary of {self._vocab_size}.")
-        self._buffer = np.concatenate([self._buffer, rows.astype(self._buffer.dtype)])
-        while len(self._buffer) >= self._limit:
-            self._write(self._buffer[: self._limit])
-            self._buffer = self._buffer[self._limit :]
+        rows = np.concatenate([self._rest, rows.astype(self._rest.dtype)])
+        whole = len(rows) - len(rows) % ROWS_PER_MEMBER
+        for start in range(0, whole, ROWS_PER_MEMBER):
+            self._put(rows[start : start + ROWS_PER_MEMBER])
+        self._rest = rows[whole:]
 
-    def close(self) -> list[ShardEntry]:
-        """Write what is left; returns all shards (none when there were no rows)."""
-        if len(self._buffer):
-            self._write(self._buffer)
-            self._buffer = self._buffer[:0]
-        return self.entries
+    def _put(self, member: NDArray[Any]) -> None:
+        """Write one member; only a shard's last one is shorter than the others."""
+        if not len(member):
+            return
+        if self._shard is None:
+            stem = f"{self._unit:05d}-{len(self.entries):03d}"
+            file = self._stack.enter_context(self._corpus.writer(f"{self._split}/{stem}.tar"))
+            self._shard = _OpenShard(file, f"{self._split}/{stem}.tar", stem)
+        self._shard.put(member)
+        if self._shard.rows >= self._limit:
+            self._finish()
 
-    def _write(self, rows: NDArray[np.integer]) -> None:
-        name = f"{self._split}/{self._unit:05d}-{len(self.entries):03d}.tar"
-        path = self._folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        size, sha256 = write_shard(path, rows, vocab_size=self._vocab_size)
-        members = -(-len(rows) // ROWS_PER_MEMBER)
+    def _finish(self) -> None:
+        shard, self._shard = self._shard, None
+        if shard is None:
+            return
+        size, sha256 = shard.close()
+        self._stack.close()  # from here on the shard exists
         self.entries.append(
             ShardEntry(
-                name=name,
+                name=shard.name,
                 bytes=size,
                 sha256=sha256,
-                members=members,
-                rows=len(rows),
+                members=shard.members,
+                rows=shard.rows,
                 first_row=self._written,
                 unit=self._unit,
             )
         )
-        self._written += len(rows)
+        self._written += shard.rows
 
 
-def problems(corpus_dir: Path, split: Split, manifest: Manifest, *, deep: bool = False) -> list[str]:
-    """What is wrong with the shards of a split, one text a shard: missing, extra, cut, and, with `deep`, altered."""
-    shards = manifest.split(split).shards
-    found = [problem for shard in shards if (problem := _problem(corpus_dir, shard, manifest, deep))]
-    present = {f"{split}/{path.name}" for path in (corpus_dir / split).glob("*.tar")}
-    return found + [f"{name} is extra" for name in sorted(present - {shard.name for shard in shards})]
+class _OpenShard:
+    """A tar being written: every byte is hashed on its way, and compared with what the disk gives back."""
 
+    def __init__(self, file: IO[bytes], name: str, stem: str) -> None:
+        os.environ["WDS_SECURE"] = "1"  # read when webdataset is imported: no pickles, no `pipe:` addresses
+        import webdataset  # here because it imports torch where there is one, which readers need not wait for
 
-def _problem(corpus_dir: Path, shard: ShardEntry, manifest: Manifest, deep: bool) -> str | None:
-    path = corpus_dir / shard.name
-    if not path.is_file():
-        return f"{shard.name} is missing"
-    size = path.stat().st_size
-    if size != shard.bytes:
-        return f"{shard.name} has {size} bytes instead of {shard.bytes}"
-    if shard.bytes != shard_bytes(shard.rows, manifest.seq_len, row_dtype(manifest.vocab_size).itemsize):
-        return f"{shard.name} cannot hold {shard.rows} rows in {shard.bytes} bytes"
-    if deep and storage.sha256_of(path) != shard.sha256:
-        return f"{shard.name} was altered (its sha256 differs)"
-    return None
+        self.name, self._stem, self._file = name, stem, file
+        self.members = self.rows = 0
+        self._sha256, self._xxh3 = hashlib.sha256(), xxhash.xxh3_128()
+        self._tar = webdataset.TarWriter(self, user="", group="", mtime=0, encoder=False, compress=False)
 
+    def write(self, data: bytes) -> int:
+        """What `TarWriter` calls."""
+        self._sha256.update(data)
+        self._xxh3.update(data)
+        return self._file.write(data)
 
-def damaged(corpus_dir: Path, problems: list[str]) -> DataError:
-    """The error that names every problem and the way out."""
-    return DataError(
-        f"{corpus_dir} does not match its manifest: {'; '.join(problems)}; run `electra prepare` again to restore it."
-    )
+    def put(self, member: NDArray[Any]) -> None:
+        suffix = f"u{member.dtype.itemsize * 8}"
+        self._tar.write({"__key__": f"{self._stem}-{self.members:05d}", suffix: member.tobytes()})
+        self.members += 1
+        self.rows += len(member)
 
-
-class RowReader:
-    """Random access to the rows of one split. Opening checks every shard's name and size, so that missing, extra and
-    cut ones show at once; `verify(deep=True)` finds altered ones too. The whole corpus: `data_prep.integrity`."""
-
-    def __init__(self, corpus_dir: Path, split: Split, manifest: Manifest) -> None:
-        self.corpus_dir = Path(corpus_dir)
-        self.split = split
-        self.seq_len = manifest.seq_len
-        self.vocab_size = manifest.vocab_size
-        self.dtype = row_dtype(manifest.vocab_size)
-        self.shards = manifest.split(split).shards
-        self.n_rows = manifest.split(split).rows
-        self._first: I64 = np.array([shard.first_row for shard in self.shards], dtype=np.int64)
-        self._rows: I64 = np.array([shard.rows for shard in self.shards], dtype=np.int64)
-        self._maps: dict[int, NDArray[Any]] = {}
-        self._manifest = manifest
-        self.verify()
-
-    def __len__(self) -> int:
-        return self.n_rows
-
-    def rows(self, indices: I64) -> NDArray[Any]:
-        """Rows `[n, seq_len]` (uint16 or uint32, a copy) of row numbers `[n]` within the split."""
-        indices = np.asarray(indices, dtype=np.int64)
-        shard_index, first_row, _ = self.shard_of(indices)
-        out = np.empty((len(indices), self.seq_len), dtype=self.dtype)
-        by_shard = np.argsort(shard_index, kind="stable")
-        starts = np.flatnonzero(np.diff(shard_index[by_shard], prepend=-1))
-        for chosen in np.split(by_shard, starts[1:]):
-            if not chosen.size:
-                continue
-            shard = int(shard_index[chosen[0]])
-            inside = indices[chosen] - first_row[chosen]
-            out[chosen] = _gather(self._open(shard), inside, self.shards[shard].rows, self.seq_len)
-        return out
-
-    def shard_of(self, indices: I64) -> tuple[I64, I64, I64]:
-        """For row numbers `[n]`: the shard's index, its first row and its number of rows, each `[n]`."""
-        indices = np.asarray(indices, dtype=np.int64)
-        if indices.size and (indices.min() < 0 or indices.max() >= self.n_rows):
-            raise IndexError(f"row {indices.max()} of {self.n_rows} in {self.corpus_dir / self.split}")
-        shard_index = np.searchsorted(self._first, indices, side="right") - 1
-        return shard_index, self._first[shard_index], self._rows[shard_index]
-
-    def verify(self, deep: bool = False) -> None:
-        """Names and sizes of all shards; `deep` also re-hashes them. DataError names every bad shard."""
-        if found := problems(self.corpus_dir, self.split, self._manifest, deep=deep):
-            raise damaged(self.corpus_dir, found)
-
-    def _open(self, shard: int) -> NDArray[Any]:
-        if shard not in self._maps:
-            self._maps[shard] = _map(self.corpus_dir / self.shards[shard].name, self.dtype)
-        return self._maps[shard]
+    def close(self) -> tuple[int, str]:
+        """(bytes, sha256) of the finished tar. DataError when the disk gives back something else than was written."""
+        self._tar.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        size = self._file.seek(0)
+        found = xxhash.xxh3_128()
+        while block := self._file.read(1 << 20):
+            found.update(block)
+            size += len(block)
+        if found.digest() != self._xxh3.digest():
+            raise DataError(
+                f"{self.name}: the disk did not give back the rows that were written; check the disk and run again."
+            )
+        return size, self._sha256.hexdigest()

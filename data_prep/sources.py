@@ -1,31 +1,49 @@
-"""Where documents come from: source settings, the input files behind them, and the readers.
+"""Where documents come from: source settings, the input files behind them, and which reader reads them.
 
-A reader turns one slice of one input (a group of files, a whole file, a byte range) into documents and rejections;
-every record of the slice becomes exactly one of the two. Lines end at the byte `\\n` only: U+2028 and its like are
-text. A damaged archive is an error, because what follows the damage cannot be counted. Local files only.
+`read` turns one slice of a source (a group of files, or a range of one) into documents and rejections; every record of
+the slice becomes exactly one of the two, whatever its bytes are. Light on purpose: readers and their libraries are
+loaded when something is read.
 """
 
 import glob
-import json
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, PositiveInt
 
 from data_prep import installed_docs
 from data_prep.errors import DataError
+from data_prep.objects import WEB, list_inputs, scheme_of
+from data_prep.records import BAD, Damaged, Document, Fields, InputFile, Records, Rejected, is_compressed
 from data_prep.settings import Settings
 
-COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+__all__ = [
+    "BAD", "NOT_IDENTITY", "READ_FACTOR", "Document", "InputFile", "InstalledDocs", "Rejected", "Source", "input_files",
+    "is_compressed", "read",
+]  # fmt: skip
+
+# Settings of a source that do not change what is read from it.
+NOT_IDENTITY = ("weight", "max_bad_fraction", "path")
+
 
 # `installed_docs` yields about a fifth of what it reads; reading stops at this multiple of max_bytes.
 READ_FACTOR = 5
 
 
-class InstalledDocs(Settings):
+class _Source(Settings):
+    weight: PositiveInt | None = None  # this source's share of training rows, as a ratio of whole numbers
+    max_bytes: PositiveInt | None = None  # UTF-8 bytes of clean text kept
+    max_bad_fraction: Annotated[float, Field(ge=0.0, le=1.0)] = 0.01  # of malformed records; above it, an error
+
+
+class _Files(_Source):
+    path: str = Field(description="a file or a glob: local, s3://, gs://, or one https:// address")
+
+
+class InstalledDocs(_Source):
     """Docstrings and descriptions of the installed packages; see `data_prep.installed_docs`."""
 
     kind: Literal["installed_docs"] = "installed_docs"
@@ -33,51 +51,126 @@ class InstalledDocs(Settings):
     max_bytes: PositiveInt | None = None  # UTF-8 bytes of clean text kept; each package is cut in proportion
 
 
-class Jsonl(Settings):
-    """One JSON object a line; plain, .gz, .zst or .bz2."""
-
-    kind: Literal["jsonl"]
-    path: str = Field(description="a file or a glob; relative to the working directory")
-    text_field: str = "text"
-    topic_field: str | None = None  # where there is none, or null in it, the file's name is the topic
-    max_bytes: PositiveInt | None = None
-
-
-class PlainText(Settings):
-    """Plain text, plain or compressed."""
+class PlainText(_Files):
+    """Plain text, plain or compressed (.gz, .zst, .bz2, .xz)."""
 
     kind: Literal["text"]
-    path: str = Field(description="a file or a glob; relative to the working directory")
     separator: Literal["blank_line", "file"] = "blank_line"  # what ends a document
-    max_bytes: PositiveInt | None = None
 
 
-Source = Annotated[InstalledDocs | Jsonl | PlainText, Field(discriminator="kind")]
+class _Records(_Files):
+    text_field: str = "text"
+    id_field: str | None = None  # where there is none, or null in it, the file's name and the place in it
+    topic_field: str | None = None  # where there is none, or null in it, the file's name is the topic
+
+    @property
+    def fields(self) -> Fields:
+        """The three fields together."""
+        return Fields(self.text_field, self.id_field, self.topic_field)
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One text as read. `id` is unique within its source and the same on every machine."""
+class Jsonl(_Records):
+    """One JSON object a line, plain or compressed (.gz, .zst, .bz2, .xz)."""
 
-    id: str
-    topic: str
-    text: str
+    kind: Literal["jsonl"]
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A record that is no document, and why."""
+class Parquet(_Records):
+    """Parquet files."""
 
-    reason: str
+    kind: Literal["parquet"]
 
 
-@dataclass(frozen=True, slots=True)
-class InputFile:
-    """One input file. `name` does not depend on where the files lie; `package` is set for installed documentation."""
+class Arrow(_Records):
+    """Arrow IPC files and streams (.arrow, .feather)."""
 
-    name: str
-    path: str
-    package: str = ""
+    kind: Literal["arrow"]
+
+
+class HubDataset(_Records):
+    """A Hugging Face dataset; see `data_prep.readers_datasets`."""
+
+    kind: Literal["datasets"]
+    path: str = Field(description="a name on the hub, a folder made by save_to_disk, or a folder of data files")
+    config: str | None = None  # the configuration, where the dataset has several
+    split: str = "train"
+    revision: str | None = None  # a commit of the hub, so that the dataset stays what it is
+
+
+class WebDatasetTars(_Records):
+    """WebDataset tars of text. A field is a member's extension, or `json:KEY` for a key of its JSON object."""
+
+    kind: Literal["webdataset"]
+    text_field: str = "txt"
+
+
+class Wikipedia(_Files):
+    """Wikipedia XML dumps (pages-articles, usually .bz2); see `data_prep.wikipedia`."""
+
+    kind: Literal["wikipedia"]
+
+
+Source = Annotated[
+    InstalledDocs | PlainText | Jsonl | Parquet | Arrow | HubDataset | WebDatasetTars | Wikipedia,
+    Field(discriminator="kind"),
+]
+
+
+def read(source: Source, files: Sequence[InputFile], start: int = 0, stop: int | None = None) -> Records:
+    """The records of `files` in order; with a range, of bytes, row groups, batches or rows, those of a single file."""
+    for file in files:
+        try:
+            yield from _read_file(source, file, start, stop)
+        except Damaged as damage:
+            yield Rejected(damage.reason, f"{file.name}:{damage.place}")
+
+
+def _read_file(source: Source, file: InputFile, start: int, stop: int | None) -> Records:
+    if isinstance(source, Jsonl):
+        from data_prep.readers_text import read_jsonl
+
+        return read_jsonl(file, source.fields, start, stop)
+    if isinstance(source, PlainText):
+        from data_prep.readers_text import read_blank_lines, read_whole_text
+
+        return read_blank_lines(file, start, stop) if source.separator == "blank_line" else read_whole_text(file)
+    if isinstance(source, (Parquet, Arrow)):
+        from data_prep.readers_tables import read_arrow, read_parquet
+
+        reader = read_parquet if isinstance(source, Parquet) else read_arrow
+        return reader(file, source.fields, start, stop)
+    if isinstance(source, HubDataset):
+        from data_prep.readers_datasets import read_dataset
+
+        return read_dataset(file, dataset_of(source, file), source.fields, start, stop)
+    if isinstance(source, WebDatasetTars):
+        from data_prep.readers_tar import read_tar
+
+        return read_tar(file, source.fields)
+    if isinstance(source, Wikipedia):
+        from data_prep.wikipedia import read_wikipedia
+
+        return read_wikipedia(file)
+    return _read_documentation(file)
+
+
+def _read_documentation(file: InputFile) -> Records:
+    try:
+        content = Path(file.path).read_bytes()
+        found = list(installed_docs.documents(file.package, file.name, content))
+    except OSError:
+        raise Damaged("unreadable", 0) from None
+    except ValueError:
+        raise Damaged("unparsable", 0) from None
+    for identifier, topic, text in found:
+        yield Document(identifier, topic, text)
+
+
+def dataset_of(source: HubDataset, file: InputFile) -> Any:
+    """The `readers_datasets.Dataset` that a source means; its folder is where `file` says, on every machine."""
+    from data_prep.readers_datasets import Dataset
+
+    return Dataset(file.path, source.config, source.split, source.revision)
 
 
 def input_files(source: Source) -> list[InputFile]:
@@ -86,155 +179,47 @@ def input_files(source: Source) -> list[InputFile]:
         return [
             InputFile(file.name, str(file.path), file.package) for file in installed_docs.list_files(source.packages)
         ]
-    pattern = os.path.expanduser(source.path)
-    if "://" in pattern:
-        raise DataError(
-            f"corpus.sources path {source.path} is not a local path; copy the files to a local folder first."
-        )
+    if isinstance(source, HubDataset):
+        path = os.path.expanduser(source.path)
+        path = os.path.abspath(path) if os.path.exists(path) else path  # a name on the hub stays one
+        return [InputFile(os.path.basename(path.rstrip("/")), path)]
+    pattern = os.path.expanduser(source.path.removeprefix("file://"))
+    return _remote_files(pattern) if scheme_of(pattern) else _local_files(source.path, pattern)
+
+
+def _remote_files(pattern: str) -> list[InputFile]:
+    found = list_inputs(pattern)
+    if not found:
+        raise DataError(f"corpus.sources path {pattern} matches no file; check the address and your access to it.")
+    if scheme_of(pattern) in WEB:
+        return [InputFile(os.path.basename(urlsplit(pattern).path) or "index", pattern)]
+    base, _, query = pattern.rpartition("?")
+    options = f"?{query}" if base and "=" in query else ""  # of the store, as in s3://bucket/name?region=eu-west-1
+    root = _fixed_folder(pattern.removesuffix(options))
+    return [InputFile(address.removesuffix(options).removeprefix(root), address) for address in found]
+
+
+def _local_files(written: str, pattern: str) -> list[InputFile]:
     is_glob = glob.has_magic(pattern) and not os.path.exists(pattern)
     found = sorted(glob.glob(pattern, recursive=True)) if is_glob else [pattern]
-    files = [path for path in found if os.path.isfile(path)]
+    # A folder that a pattern such as *.jsonl names is taken for a file, and found to be none when it is read; one that
+    # merely lies under `**` is a folder.
+    takes_folders = is_glob and "." in os.path.basename(pattern)
+    files = [path for path in found if os.path.isfile(path) or (takes_folders and os.path.isdir(path))]
     if not files:
         what = "is a folder; add a pattern such as /*.jsonl" if os.path.isdir(pattern) else "does not exist"
         where = "" if os.path.isabs(pattern) else f" in {os.getcwd()}, where relative paths are looked for"
-        raise DataError(f"corpus.sources path {source.path} {'matches no file' if is_glob else what}{where}.")
+        raise DataError(f"corpus.sources path {written} {'matches no file' if is_glob else what}{where}.")
     for path in files:
-        if any("\ud800" <= character <= "\udfff" for character in path):  # bytes that are no UTF-8
-            raise DataError(f"corpus.sources: the name of the file {path!a} is not UTF-8; rename it.")
-    root = os.path.dirname(pattern.split("*")[0].split("?")[0].split("[")[0]) if is_glob else os.path.dirname(pattern)
-    return [InputFile(Path(os.path.relpath(path, root or ".")).as_posix(), os.path.abspath(path)) for path in files]
-
-
-def is_compressed(name: str) -> bool:
-    """Whether a file is one whole stream that cannot be entered in the middle."""
-    return Path(name).suffix in COMPRESSION
-
-
-def read_files(source: Source, files: Iterable[InputFile]) -> Iterator[Document | Rejected]:
-    """Everything in whole files, in order."""
-    for file in files:
-        if isinstance(source, InstalledDocs):
-            yield from _read_documentation(file)
-        elif isinstance(source, Jsonl):
-            with open_input(file.path) as stream:
-                yield from _read_jsonl(source, file, _lines(stream, file, 0))
-        else:
-            with open_input(file.path) as stream:
-                yield from _read_text(source, file, stream)
-
-
-def read_range(source: Jsonl, file: InputFile, start: int, stop: int) -> Iterator[Document | Rejected]:
-    """The records of a plain file whose first byte lies in [start, stop)."""
-    with open(file.path, "rb") as stream:
-        if start:
-            stream.seek(start - 1)
-            stream.readline()  # the rest of a record that began earlier, or just its line feed
-        yield from _read_jsonl(source, file, _lines(stream, file, stop))
-
-
-def open_input(path: str) -> Any:
-    """A binary stream of a plain or compressed file; multi-member and multi-frame archives are read to their end."""
-    codec = COMPRESSION.get(Path(path).suffix)
-    if codec is None:
-        return open(path, "rb")
-    import pyarrow as pa
-
-    return pa.input_stream(path, compression=codec)
-
-
-def _lines(stream: IO[bytes], file: InputFile, stop: int) -> Iterator[tuple[int, bytes]]:
-    """(offset of the first byte, line) up to the record that begins at or after `stop` (0: to the end)."""
-    offset = 0 if is_compressed(file.name) else stream.tell()
-    buffered = _BufferedLines(stream) if is_compressed(file.name) else stream
-    try:
-        while stop == 0 or offset < stop:
-            line = buffered.readline()
-            if not line:
-                return
-            yield offset, line
-            offset += len(line)
-    except OSError as error:
-        raise DataError(
-            f"{file.path} is damaged after byte {offset} of its content ({error}); replace the file."
-        ) from None
-
-
-class _BufferedLines:
-    """`readline` over a stream that only has `read` (a decompressing one)."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._buffer = b""
-        self._at = 0
-
-    def readline(self) -> bytes:
-        parts: list[bytes] = []
-        while True:
-            end = self._buffer.find(b"\n", self._at)
-            if end >= 0:
-                parts.append(self._buffer[self._at : end + 1])
-                self._at = end + 1
-                return b"".join(parts)
-            parts.append(self._buffer[self._at :])
-            self._buffer, self._at = self._stream.read(1 << 20), 0
-            if not self._buffer:
-                return b"".join(parts)
-
-
-def _read_documentation(file: InputFile) -> Iterator[Document | Rejected]:
-    try:
-        found = list(installed_docs.documents(file.package, file.name, Path(file.path).read_bytes()))
-    except ValueError:
-        yield Rejected("unparsable")
-        return
-    for identifier, topic, text in found:
-        yield Document(identifier, topic, text)
-
-
-def _read_jsonl(source: Jsonl, file: InputFile, lines: Iterator[tuple[int, bytes]]) -> Iterator[Document | Rejected]:
-    default_topic = _stem(file.name)
-    for offset, line in lines:
-        if not line.strip():
-            continue
         try:
-            record = json.loads(line)
-        except UnicodeDecodeError:
-            yield Rejected("not_utf8")
-            continue
-        except (ValueError, RecursionError):
-            yield Rejected("bad_json")
-            continue
-        text = record.get(source.text_field) if isinstance(record, dict) else None
-        if not isinstance(text, str):
-            yield Rejected("no_text_field")
-            continue
-        topic = None if source.topic_field is None else record.get(source.topic_field)
-        yield Document(f"{file.name}:{offset}", default_topic if topic is None else str(topic), text)
+            path.encode()
+        except UnicodeEncodeError:
+            raise DataError(f"corpus.sources: the name of the file {path!a} is not UTF-8; rename it.") from None
+    root = _fixed_folder(pattern) if is_glob else pattern[: pattern.rfind("/") + 1]
+    return [InputFile(path.removeprefix(root), os.path.join(os.getcwd(), path)) for path in files]
 
 
-def _read_text(source: PlainText, file: InputFile, stream: Any) -> Iterator[Document | Rejected]:
-    topic = _stem(file.name)
-    first, parts = 0, list[bytes]()
-    for offset, line in _lines(stream, file, 0):
-        if source.separator == "blank_line" and not line.strip():
-            yield from _text_document(file, topic, first, parts)
-            parts = []
-            continue
-        if not parts:
-            first = offset
-        parts.append(line)
-    yield from _text_document(file, topic, first, parts)
-
-
-def _text_document(file: InputFile, topic: str, offset: int, parts: list[bytes]) -> Iterator[Document | Rejected]:
-    content = b"".join(parts)
-    if not content.strip():
-        return
-    try:
-        yield Document(f"{file.name}:{offset}", topic, content.decode("utf-8"))
-    except UnicodeDecodeError:
-        yield Rejected("not_utf8")
-
-
-def _stem(name: str) -> str:
-    return Path(name).name.split(".")[0]
+def _fixed_folder(pattern: str) -> str:
+    """The part of a glob that holds no wildcard, up to its last "/"."""
+    fixed = pattern[: min((pattern.find(sign) for sign in "*?[" if sign in pattern), default=len(pattern))]
+    return fixed[: fixed.rfind("/") + 1]

@@ -1,9 +1,10 @@
-"""Durable, atomic writes: a reader sees a whole file or none.
+"""Durable, atomic writes and the folders they go to, on a local disk or in an object store.
 
-Every file that another process reads is written under a temporary name in the same folder, flushed, fsynced and
-renamed, and the folder is fsynced after it. Temporary names are unique, so two attempts at the same file never share
-one; since a file's bytes are a function of its inputs, whichever rename comes last changes nothing. Local file systems
-only.
+A reader sees a whole file or none. On a local disk every file that another process reads is written under a temporary
+name in the same folder, flushed, fsynced and renamed, and the folder is fsynced after it; in an object store it is
+written to a local temporary file and then put whole. Temporary names are unique, so two attempts at the same file never
+share one; since a file's bytes are a function of its inputs, whichever comes last changes nothing. `Folder` is what the
+rest of the package works on; how an object store is spoken to is in `data_prep.objects`.
 """
 
 import contextlib
@@ -12,7 +13,10 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,7 +31,7 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
     """A binary file that appears under `path` only when the block ends without an exception."""
     temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "w+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -58,14 +62,7 @@ def json_bytes(value: Any) -> bytes:
 
 def read_json(path: Path) -> Any:
     """Read a JSON file. DataError names the file when it is missing or not JSON."""
-    try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist.") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DataError(
-            f"{path} is not valid JSON ({error}); restore it or delete its folder and prepare again."
-        ) from None
+    return LocalFolder(path.parent).read_json(path.name)
 
 
 def sha256_of(path: Path) -> str:
@@ -89,17 +86,154 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-def remove_temporaries(folder: Path) -> int:
-    """Delete what interrupted writers left under `folder`; returns how many files. Call when no writer is at work."""
-    left = [path for path in folder.rglob(f"*{TEMPORARY_MARK}*") if path.is_file()]
-    for path in left:
-        path.unlink(missing_ok=True)
-    return len(left)
-
-
 def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class Folder(ABC):
+    """Named files under one place. Names are relative, with "/" between parts; the object is small and picklable."""
+
+    location: str
+    is_local = False
+
+    def __str__(self) -> str:
+        return self.location
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make sure that it can be written to. PreflightError gives the reason why not."""
+
+    @abstractmethod
+    def writer(self, name: str) -> AbstractContextManager[IO[bytes]]:
+        """A readable and writable binary file that appears as `name`, whole, when the block ends without exception."""
+
+    @abstractmethod
+    def open(self, name: str) -> Any:
+        """The file for reading, seekable. FileNotFoundError when there is none."""
+
+    @abstractmethod
+    def size(self, name: str) -> int | None:
+        """Its bytes; None when there is no such file."""
+
+    @abstractmethod
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """All files below the folder `prefix` with their bytes, sorted by name."""
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Remove a file; one that is not there is no error."""
+
+    @abstractmethod
+    def local(self, name: str, *, sha256: str | None = None) -> Path:
+        """A path on this machine with the file's content. From an object store it is a copy, fetched once where
+        `sha256` is given, anew otherwise, and compared with `sha256` when it arrives: DataError names it."""
+
+    @abstractmethod
+    def remove_temporaries(self) -> None:
+        """Delete what interrupted writers left. Call when no writer is at work."""
+
+    @abstractmethod
+    def free_bytes(self) -> int | None:
+        """Room left for files; None where nobody knows, as in an object store."""
+
+    def names(self, prefix: str = "") -> list[str]:
+        """All files below the folder `prefix`, sorted."""
+        return list(self.sizes(prefix))
+
+    def read_bytes(self, name: str) -> bytes:
+        """The content of a file."""
+        with self.open(name) as file:
+            return bytes(file.read())
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Write a file, atomically and durably."""
+        with self.writer(name) as file:
+            file.write(data)
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write `json_bytes(value)`, atomically and durably."""
+        self.write_bytes(name, json_bytes(value))
+
+    def read_json(self, name: str) -> Any:
+        """Read a JSON file. DataError names it when it is missing or not JSON."""
+        try:
+            return json.loads(self.read_bytes(name))
+        except FileNotFoundError:
+            raise DataError(f"{self.location}/{name} does not exist.") from None
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise DataError(
+                f"{self.location}/{name} is not valid JSON ({error}); restore it, or delete its folder and prepare "
+                "again."
+            ) from None
+
+    def sha256(self, name: str) -> str:
+        """SHA-256 (hex) of a file's bytes."""
+        digest = hashlib.sha256()
+        with self.open(name) as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        return digest.hexdigest()
+
+
+class LocalFolder(Folder):
+    """A folder on a disk of this machine, or a file system every machine has mounted."""
+
+    is_local = True
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path).absolute()
+        self.location = str(self.path)
+
+    def prepare(self) -> None:
+        make_folder(self.path)
+
+    def writer(self, name: str) -> AbstractContextManager[IO[bytes]]:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return atomic_writer(path)
+
+    def open(self, name: str) -> Any:
+        try:
+            return open(self.path / name, "rb")
+        except NotADirectoryError as error:  # a file stands where a folder should: the file asked for is not there
+            raise FileNotFoundError(error.errno, error.strerror, error.filename) from None
+
+    def size(self, name: str) -> int | None:
+        path = self.path / name
+        return path.stat().st_size if path.is_file() else None
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        files = [path for path in (self.path / prefix).rglob("*") if path.is_file()]
+        return dict(sorted((path.relative_to(self.path).as_posix(), path.stat().st_size) for path in files))
+
+    def delete(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+    def local(self, name: str, *, sha256: str | None = None) -> Path:
+        return self.path / name
+
+    def remove_temporaries(self) -> None:
+        for path in self.path.rglob(f"*{TEMPORARY_MARK}*"):
+            if path.is_file():
+                path.unlink(missing_ok=True)
+
+    def free_bytes(self) -> int | None:
+        return shutil.disk_usage(self.path).free
+
+
+Location = Folder | Path | str
+
+
+def folder(location: Location) -> Folder:
+    """The folder at a local path or an s3:// or gs:// address."""
+    if isinstance(location, Folder):
+        return location
+    if isinstance(location, str) and "://" in location:
+        from data_prep.objects import ObjectFolder
+
+        return ObjectFolder(location)
+    return LocalFolder(location)

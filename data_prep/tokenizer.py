@@ -3,29 +3,37 @@
 `encode` never produces a special id from text: a literal "[MASK]" is text. Training gives the same bytes for the same
 sample, whatever its order and whatever the number of threads. Two kinds: WordPiece (BERT, ELECTRA) and byte-level BPE
 (RoBERTa). Special tokens go by role, read from the tokenizer, never by number; a
-tokenizer that turns text into `cls`, `sep`, `pad` or `mask` is refused.
+tokenizer that turns text into `cls`, `sep`, `pad` or `mask` is refused. This is the reference that the fast engines
+(data_prep/engines.py) are held to; encoding takes a bounded memory beside the ids, however long a text is.
 """
 
 import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 from pydantic import Field, PositiveInt, model_validator
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import models, pre_tokenizers, trainers
 
-from data_prep import storage
+from data_prep import pieces, storage, vocabularies
 from data_prep.errors import DataError
 from data_prep.rows import SpecialIds
 from data_prep.settings import Settings
+from data_prep.vocabularies import BERT_ROLES, ROBERTA_ROLES
 
-FILE_NAME = "tokenizer.json"
-BERT_ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-ROBERTA_ROLES = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+FILE_NAME = vocabularies.TOKENIZER
 MAX_ALPHABET = 1_000
+BATCH = 500_000  # characters that `tokenizers` is handed at once
+# What a token of byte-level BPE begins with when it begins a word: the stand-ins for a blank, a line feed, a tab and a
+# carriage return; and SentencePiece's blank.
+WORD_STARTS = ("Ġ", "Ċ", "ĉ", "č", "▁")
 
 
 class TokenizerConfig(Settings):
@@ -37,7 +45,7 @@ class TokenizerConfig(Settings):
     sample_bytes: PositiveInt = 1_000_000_000
     path: str | None = Field(
         default=None,
-        description="vocab.txt or tokenizer.json to use instead of training, relative to the working directory",
+        description=f"vocabulary to use instead of training, relative to the working directory: {vocabularies.WAYS}",
     )
 
     @model_validator(mode="after")
@@ -48,6 +56,14 @@ class TokenizerConfig(Settings):
         if self.vocab_size < smallest:
             raise ValueError(f"vocab_size must be at least {smallest} for {self.kind}")
         return self
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Token ids of many texts, one after the other."""
+
+    ids: NDArray[Any]  # uint16 where the vocabulary allows it, else uint32
+    ends: NDArray[np.int64]  # where the ids of each text end
 
 
 class Tokenizer:
@@ -61,20 +77,75 @@ class Tokenizer:
         self.roles = _roles(tokenizer, origin)
         ids = {role: tokenizer.token_to_id(token) for role, token in self.roles.items()}
         self.special = SpecialIds(**ids)
-        self._refuse_special_ids_from_text(origin)
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values()) + 1
+        self.dtype = np.dtype(np.uint16 if self.vocab_size < 0xFFFF else np.uint32)
+        state = self.state()
+        self._cutter = pieces.cutter(state)
+        self.continues = _continues(vocabulary, self.vocab_size, state, set(self.roles.values()))
+        self._refuse_special_ids_from_text(origin)
         # RoBERTa puts two separators between the segments of a pair, BERT one
         self.pair_separators = 2 if self.roles["cls"] == "<s>" else 1
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, without `cls` or `sep`."""
-        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in encoded]
+        encoded = self.encode_flat(texts)
+        ids, ends = encoded.ids.tolist(), encoded.ends.tolist()
+        return [ids[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+    def encode_flat(self, texts: Sequence[str]) -> Encoded:
+        """As `encode`, in two arrays."""
+        counts = np.zeros(len(texts), dtype=np.int64)
+        parts = [np.empty(0, dtype=self.dtype)]
+        for owners, batch in self._batches(texts):
+            encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            ids = [encoding.ids for encoding in encodings]
+            lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
+            np.add.at(counts, owners, lengths)
+            parts.append(np.fromiter(chain.from_iterable(ids), dtype=self.dtype, count=int(lengths.sum())))
+        return Encoded(np.concatenate(parts), np.cumsum(counts))
+
+    def _batches(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[str]]]:
+        """Texts in turn, the long ones in pieces, about `BATCH` characters at a time; beside each its text's number."""
+        owners: list[int] = []
+        batch: list[str] = []
+        size = 0
+        for owner, text in enumerate(texts):
+            for piece in (text,) if len(text) <= pieces.LONG or self._cutter is None else self._cutter.cut(text):
+                owners.append(owner)
+                batch.append(piece)
+                size += len(piece)
+                if size >= BATCH:
+                    yield owners, batch
+                    owners, batch, size = [], [], 0
+        if batch:
+            yield owners, batch
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens written out."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def words(self, text: str) -> list[str]:
+        """The pieces normaliser and splitter make of a text; each becomes tokens by itself."""
+        normalizer, splitter = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
+        normal = text if normalizer is None else normalizer.normalize_str(text)
+        return [normal] if splitter is None else [word for word, _ in splitter.pre_tokenize_str(normal)]
+
+    def lengths(self) -> NDArray[np.int64]:
+        """By id: the characters the vocabulary spells the token with."""
+        lengths = np.zeros(self.vocab_size, dtype=np.int64)
+        for token, number in self._tokenizer.get_vocab(with_added_tokens=True).items():
+            lengths[number] = len(token)
+        return lengths
+
+    def beginning(self, text: str, length: int) -> str:
+        """The whole text, or a beginning of at least `length` characters whose ids begin the ids of the text."""
+        return text if len(text) <= length or self._cutter is None else next(self._cutter.cut(text, length))
+
+    def state(self) -> dict[str, Any]:
+        """What tokenizer.json holds."""
+        state: dict[str, Any] = json.loads(self._tokenizer.to_str())
+        return state
 
     def save(self, folder: Path) -> str:
         """Write tokenizer.json, tokenizer_config.json and, for WordPiece, vocab.txt; returns the first one's sha256."""
@@ -111,38 +182,12 @@ def fingerprint(folder: Path) -> str:
     return storage.sha256_of(folder / FILE_NAME)
 
 
-def problems(folder: Path, sha256: str) -> list[str]:
-    """What is wrong with a saved tokenizer whose tokenizer.json has this sha256, one text a file; [] when nothing."""
-    file = folder / FILE_NAME
-    if not file.is_file():
-        return [f"{folder.name}/{FILE_NAME} is missing"]
-    if fingerprint(folder) != sha256:
-        return [f"{folder.name}/{FILE_NAME} was altered (its sha256 differs)"]
-    found = []
-    for name, content in load(folder).files().items():
-        if not (folder / name).is_file():
-            found.append(f"{folder.name}/{name} is missing")
-        elif name != FILE_NAME and (folder / name).read_bytes() != content:
-            found.append(f"{folder.name}/{name} was altered")
-    return found
-
-
 def load(path: Path, *, lowercase: bool = True) -> Tokenizer:
-    """Load a folder with tokenizer.json, a tokenizer.json, or a BERT vocab.txt (`lowercase` matters for this one only).
+    """Load a vocabulary in any of the forms of data_prep/vocabularies.py, which says when `lowercase` matters.
 
-    DataError when the file is missing, is no tokenizer, lacks a special token, or makes one of text that spells it.
+    DataError when a file is missing, is no vocabulary, lacks a special token, or makes one of text that spells it.
     """
-    file = path / FILE_NAME if path.is_dir() else path
-    if not file.is_file():
-        raise DataError(f"corpus.tokenizer.path {file} does not exist; give a tokenizer.json or a vocab.txt.")
-    if file.suffix != ".json":
-        return Tokenizer(_wordpiece(_read_vocab(file), lowercase=lowercase), str(file))
-    try:
-        return Tokenizer(tokenizers.Tokenizer.from_file(str(file)), str(file))
-    except DataError:
-        raise
-    except Exception as error:  # tokenizers raises bare Exception for a file it cannot read
-        raise DataError(f"{file} is not a tokenizer.json that can be read ({error}).") from None
+    return Tokenizer(vocabularies.read(path, lowercase=lowercase), str(vocabularies.files(path)[0]))
 
 
 def train(texts: Sequence[str], config: TokenizerConfig) -> Tokenizer:
@@ -160,7 +205,7 @@ def _train_wordpiece(texts: Sequence[str], config: TokenizerConfig) -> tokenizer
     Handing it the alphabet and its `##` twins as special tokens fixes these ids, and giving it no other character keeps
     it from choosing an alphabet of its own; afterwards only the five real special tokens remain declared as such.
     """
-    normalizer = _normalizer(lowercase=config.lowercase)
+    normalizer = vocabularies.bert_normalizer(lowercase=config.lowercase)
     specials = list(BERT_ROLES.values())
     alphabet = _alphabet(texts, normalizer, _alphabet_size(config.vocab_size - len(specials)))
     trainer = trainers.WordPieceTrainer(
@@ -172,7 +217,7 @@ def _train_wordpiece(texts: Sequence[str], config: TokenizerConfig) -> tokenizer
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.train_from_iterator(_within(alphabet, texts, normalizer), trainer=trainer)
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    return _wordpiece(vocabulary, lowercase=config.lowercase)
+    return vocabularies.wordpiece(vocabulary, lowercase=config.lowercase)
 
 
 def _alphabet_size(entries: int) -> int:
@@ -198,64 +243,28 @@ def _within(alphabet: Sequence[str], texts: Iterable[str], normalizer: Any) -> I
         yield outside.sub(" ", normalizer.normalize_str(text))
 
 
-def _normalizer(*, lowercase: bool) -> Any:
-    return normalizers.BertNormalizer(lowercase=lowercase)
-
-
-def _wordpiece(vocabulary: dict[str, int], *, lowercase: bool) -> tokenizers.Tokenizer:
-    tokenizer = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = _normalizer(lowercase=lowercase)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece(prefix="##")
-    tokenizer.add_special_tokens([token for token in BERT_ROLES.values() if token in vocabulary])
-    if "[CLS]" in vocabulary and "[SEP]" in vocabulary:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="[CLS] $A [SEP]",
-            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-            special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
-        )
-    return tokenizer
-
-
 def _train_bpe(texts: Sequence[str], config: TokenizerConfig) -> tokenizers.Tokenizer:
     """GPT-2's byte-level BPE with RoBERTa's special tokens; its trainer is deterministic as it is."""
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    specials = [
-        tokenizers.AddedToken(token, special=True, lstrip=role == "mask", normalized=False)
-        for role, token in ROBERTA_ROLES.items()
-    ]
+    tokenizer = vocabularies.byte_bpe(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,
         min_frequency=2,
-        special_tokens=specials,
+        special_tokens=vocabularies.roberta_specials(),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer=trainer)
-    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    tokenizer.post_processor = processors.RobertaProcessing(
-        ("</s>", vocabulary["</s>"]),
-        ("<s>", vocabulary["<s>"]),
-        add_prefix_space=False,
-    )
-    return tokenizer
+    return vocabularies.byte_bpe(tokenizer.model)
 
 
-def _read_vocab(path: Path) -> dict[str, int]:
-    """A BERT vocab.txt: one entry a line, its number is its line. Duplicate lines would shift ids and are refused."""
-    try:
-        lines = path.read_bytes().decode("utf-8").split("\n")
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is not UTF-8; a vocab.txt holds one entry a line.") from None
-    entries = [line.rstrip("\r") for line in lines]
-    while entries and not entries[-1]:
-        entries.pop()
-    vocabulary = {entry: number for number, entry in enumerate(entries)}
-    if len(vocabulary) != len(entries):
-        raise DataError(f"{path} holds an entry twice; a vocab.txt holds every entry once.")
-    return vocabulary
+def _continues(vocabulary: dict[str, int], size: int, state: dict[str, Any], special: set[str]) -> NDArray[np.bool_]:
+    """By id: whether the token goes on with a word instead of beginning one."""
+    prefix = state["model"].get("continuing_subword_prefix")
+    out = np.zeros(size, dtype=np.bool_)
+    for token, number in vocabulary.items():
+        inside = token.startswith(prefix) if prefix else not token.startswith(WORD_STARTS)
+        out[number] = inside and token not in special
+    return out
 
 
 def _roles(tokenizer: tokenizers.Tokenizer, origin: str) -> dict[str, str]:
@@ -275,8 +284,11 @@ def _hf_config(roles: dict[str, str], state: dict[str, Any]) -> dict[str, Any]:
     config["model_max_length"] = 512
     if roles is ROBERTA_ROLES:
         return config | {
-            "tokenizer_class": "RobertaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "add_prefix_space": False
-        }  # fmt: skip
+            "tokenizer_class": "RobertaTokenizer",
+            "bos_token": "<s>",
+            "eos_token": "</s>",
+            "add_prefix_space": bool((state.get("pre_tokenizer") or {}).get("add_prefix_space", False)),
+        }
     normalizer = state.get("normalizer") or {}
     return config | {
         "tokenizer_class": "BertTokenizer",

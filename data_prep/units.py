@@ -1,151 +1,202 @@
-"""The work of preparing a corpus, one function a stage, each a pure function of its payload and the files it names.
+"""The work of preparing a corpus up to its tokenizer, one function a stage, each a pure function of its payload and the
+files it names.
 
-documents (per unit): read, clean, hash → `documents/UUUUU.parquet`.  removals (once): hashes → `removals.parquet`.
-tokenizer (once): sample → `tokenizer/`.  rows (per unit): tokenize, split, pack → shards and held-out texts.
-Outputs are durable when a function returns; no clock, host or worker count enters them. Memory: a unit holds a few
-megabytes of text, its largest document and a shard of each split; merging holds some 40 bytes for every document of the
-corpus, and training a tokenizer its sample. Nothing here knows where or in which order units run. A result's `files`
-lists what was written, with size and sha256, so that a record can be checked against the disk.
+documents (per unit): read, clean, hash → `documents/UUUUU.arrow`.  removals (once): hashes and the lists of near
+duplicates and contaminated documents → `removals.parquet`.  tokenizer (once): sample → `tokenizer/`. Rows, the last
+stage, are in `data_prep.row_units`. Outputs are durable when a function returns; no clock, host or worker count enters
+them. Memory: a unit holds a few megabytes of text and its largest document; merging holds some 40 bytes for every
+document of the corpus, and training a tokenizer its sample. Nothing here knows where or in which order units run. A
+result's `files` lists what was written, with size and sha256, so that a record can be checked against the disk; its
+`cpu_seconds` says what it cost and is no part of anything that is kept.
 """
 
-import hashlib
 import os
+import sys
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep import dedup, keyed, packing, storage, tables, tokenizer
-from data_prep.clean import clean, repair
+from data_prep import dedup, keyed, storage, tables, tokenizer
+from data_prep.clean import clean_batch, repair
 from data_prep.corpus import CorpusConfig
 from data_prep.integrity import TOKENIZER
-from data_prep.manifest import Split, SplitStats, add_stats, empty_stats
 from data_prep.plan import Plan, PlannedUnit
 from data_prep.settings import Settings
-from data_prep.shards import ShardWriter, row_dtype, row_stats
-from data_prep.sources import Document, InputFile, Jsonl, Rejected, read_files, read_range
+from data_prep.sources import BAD, Document, InputFile, Rejected, read
+from data_prep.storage import Folder
+
+READ_BYTES = 1 << 18  # characters read and cleaned at a time
 
 
 class DocumentsTask(Settings):
     """Payload of `documents_unit`."""
 
-    corpus_dir: Path
+    corpus: str  # the corpus folder's location
     config: CorpusConfig
     unit: PlannedUnit
     files: list[tuple[str, str, str]]  # name, path, package
+    limit_bytes: int | None = None  # stop after so much text: for an estimate, never for a corpus
 
 
 class TokenizerTask(Settings):
     """Payload of `tokenizer_unit`."""
 
-    corpus_dir: Path
+    corpus: str
     config: CorpusConfig
     units: int
 
 
-class RowsTask(Settings):
-    """Payload of `rows_unit`."""
-
-    corpus_dir: Path
-    config: CorpusConfig
-    unit: int
-    seed: int
-
-
 def documents_unit(task: DocumentsTask) -> dict[str, Any]:
-    """Read and clean one unit. `documents_in == documents + sum(rejected)`; `sha256` is over the kept documents."""
-    counts: Counter[str] = Counter()
-    rejected: Counter[str] = Counter()
-    digest = hashlib.sha256()
-
-    def kept() -> Iterator[tables.DocumentRow]:
-        for record in _read(task):
-            counts["in"] += 1
-            if isinstance(record, Rejected):
-                rejected[record.reason] += 1
-                continue
-            identifier, topic = repair(record.id), repair(record.topic)
-            text, reason = clean(record.text, task.config.cleaning)
-            if reason is not None:
-                rejected[reason] += 1
-                continue
-            content = dedup.text_hash(text)
-            size = len(text.encode())
-            digest.update(repr((identifier, topic)).encode() + hashlib.sha256(text.encode()).digest())
-            counts.update(documents=1, bytes=size)
-            yield identifier, topic, text, content, size
-
-    path = tables.documents_path(task.corpus_dir, task.unit.unit)
-    tables.write_documents(path, kept())
+    """Read and clean one unit. `documents_in == documents + sum(rejected)`; `sha256` is over the kept documents;
+    `first_bad` says where the first malformed record lies."""
+    began = time.process_time()
+    corpus = storage.folder(task.corpus)
+    intake = Intake(task.limit_bytes)
+    with tables.document_writer(corpus, task.unit.unit) as writer:
+        for batch in intake.batches(_read(task)):
+            texts, reasons = clean_batch([document.text for document in batch], task.config.cleaning)
+            kept = [number for number, reason in enumerate(reasons) if reason is None]
+            if len(kept) < len(batch):
+                intake.rejected.update(reason for reason in reasons if reason is not None)
+                texts = [texts[number] for number in kept]
+            ids, topics = [batch[number].id for number in kept], [batch[number].topic for number in kept]
+            writer.extend(_storable(ids), _storable(topics), texts, dedup.text_hashes(texts))
+            batch.clear()  # what has been stored is not held while the next batch is read
+    files = [tables.documents_name(task.unit.unit), tables.sizes_name(task.unit.unit)]
     return {
-        "documents_in": counts["in"],
-        "documents": counts["documents"],
-        "rejected": dict(sorted(rejected.items())),
-        "text_bytes": counts["bytes"],
-        "sha256": digest.hexdigest(),
-        "files": _listed(task.corpus_dir, [path]),
+        "documents_in": intake.seen,
+        "documents": len(writer.sizes),
+        "rejected": dict(sorted(intake.rejected.items())),
+        "first_bad": intake.first_bad,
+        "text_bytes": sum(writer.sizes),
+        "read_bytes": intake.read_bytes,
+        "cut_off": intake.cut_off,
+        "sha256": writer.sha256,
+        "files": listed(corpus, files),
+        "cpu_seconds": time.process_time() - began,
     }
+
+
+class Intake:
+    """The records of a unit, counted, and their documents in batches of about `READ_BYTES` of text or of a single one:
+    large enough that a pass over a batch costs nothing a document, small enough for the processor's cache."""
+
+    def __init__(self, limit_bytes: int | None = None) -> None:
+        self._limit = sys.maxsize if limit_bytes is None else limit_bytes
+        self.seen = self.read_bytes = 0
+        self.cut_off = False
+        self.rejected: Counter[str] = Counter()
+        self.first_bad: str | None = None
+
+    def batches(self, records: Iterable[Document | Rejected]) -> Iterator[list[Document]]:
+        """Batches of documents until the records or the limit end."""
+        batch: list[Document] = []
+        full = READ_BYTES
+        for record in records:
+            if self.read_bytes >= self._limit:
+                self.cut_off = True
+                break
+            self.seen += 1
+            if isinstance(record, Rejected):
+                self._reject(record)
+                continue
+            batch.append(record)
+            self.read_bytes += len(record.text)
+            if self.read_bytes >= full:
+                yield batch
+                batch, full = [], self.read_bytes + READ_BYTES
+        if batch:
+            yield batch
+
+    def _reject(self, record: Rejected) -> None:
+        self.rejected[record.reason] += 1
+        if self.first_bad is None and record.reason in BAD:
+            self.first_bad = f"{record.where} ({record.reason})"
+
+
+def _storable(names: list[str]) -> list[str]:
+    """Ids or topics that can be stored; nearly all are as they come."""
+    if _is_plain("".join(names)):
+        return names
+    return [name if _is_plain(name) else repair(name) for name in names]
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable()
 
 
 def _read(task: DocumentsTask) -> Iterator[Document | Rejected]:
     source = task.config.sources[task.unit.source]
     files = [InputFile(name, path, package) for name, path, package in task.files]
-    if task.unit.stop is not None and isinstance(source, Jsonl):
-        return read_range(source, files[0], task.unit.start, task.unit.stop)
-    return read_files(source, files)
+    return read(source, files, task.unit.start, task.unit.stop)
 
 
-def find_removals(corpus_dir: Path, plan: Plan, config: CorpusConfig) -> tuple[str, dict[str, int]]:
-    """Write the removal list: duplicates, and what exceeds a source's `max_bytes`; returns (its sha256, counts).
+def exact_duplicates(columns: tables.Columns) -> NDArray[np.bool_]:
+    """`[n]`: the documents whose normalised text stands earlier in the corpus."""
+    return dedup.duplicates(columns.hashes)
 
-    Works on hashes and sizes alone. The first of a group of duplicates in corpus order stays.
+
+def find_removals(
+    corpus: Folder, plan: Plan, config: CorpusConfig, removed: dict[tuple[int, int], str]
+) -> tuple[str, dict[str, int]]:
+    """Write the removal list: exact duplicates, what `removed` names by (unit, row), and what exceeds a source's
+    `max_bytes`; returns (its sha256, counts). Works on hashes and sizes alone. The first of a group of duplicates in
+    corpus order stays.
     """
-    columns = tables.read_columns(corpus_dir, len(plan.units))
+    columns = tables.read_columns(corpus, len(plan.units))
     reasons: NDArray[Any] = np.full(len(columns.bytes), "", dtype=object)
     if config.drop_duplicates:
-        reasons[dedup.duplicates(columns.hashes)] = "duplicate"
+        reasons[exact_duplicates(columns)] = "duplicate"
+    first = np.searchsorted(columns.unit, np.arange(len(plan.units)))
+    for (unit, row), reason in removed.items():
+        place = int(first[unit]) + row
+        reasons[place] = reasons[place] or reason
     for number, source in enumerate(config.sources):
         if source.max_bytes is not None:
             units = [unit.unit for unit in plan.units if unit.source == number]
             candidates = np.flatnonzero(np.isin(columns.unit, units) & (reasons == ""))
             over = dedup.over_budget(columns.bytes[candidates], source.max_bytes)
             reasons[candidates[over]] = "over_max_bytes"
-    return tables.write_removals(corpus_dir, columns, reasons)
+    return tables.write_removals(corpus, columns, reasons)
 
 
 def tokenizer_unit(task: TokenizerTask) -> dict[str, Any]:
     """Train the tokenizer on a sample of the training documents, or copy the existing one, to `tokenizer/`."""
-    config = task.config.tokenizer
+    began = time.process_time()
+    corpus, config = storage.folder(task.corpus), task.config.tokenizer
     texts: list[str] = []
     if config.path is not None:
         made = tokenizer.load(Path(config.path).expanduser(), lowercase=config.lowercase)
     else:
         os.environ["TOKENIZERS_PARALLELISM"] = "true"  # alone on the machine; the result does not depend on it
-        texts = _sample(task)
+        texts = _sample(corpus, task)
         made = tokenizer.train(texts, config)
-    folder = task.corpus_dir / TOKENIZER
-    sha256 = made.save(folder)
-    files = [folder / name for name in sorted(made.files())]
+    content = made.files()
+    for name, data in content.items():
+        corpus.write_bytes(f"{TOKENIZER}/{name}", data)
     return {
-        "sha256": sha256,
+        "sha256": corpus.sha256(f"{TOKENIZER}/{tokenizer.FILE_NAME}"),
         "vocab_size": made.vocab_size,
         "special": made.special.model_dump(mode="json"),
         "pair_separators": made.pair_separators,
         "sample_documents": len(texts),
         "sample_bytes": sum(len(text.encode()) for text in texts),
-        "files": _listed(task.corpus_dir, files),
+        "files": listed(corpus, [f"{TOKENIZER}/{name}" for name in sorted(content)]),
+        "cpu_seconds": time.process_time() - began,
     }
 
 
-def _sample(task: TokenizerTask) -> list[str]:
+def _sample(corpus: Folder, task: TokenizerTask) -> list[str]:
     """Training documents in the order of a keyed hash of their text until `sample_bytes` is reached."""
-    columns = tables.read_columns(task.corpus_dir, task.units)
+    columns = tables.read_columns(corpus, task.units)
     usable = ~is_heldout(columns.hashes[:, 0], task.config.heldout_fraction)
     for unit in range(task.units):
-        removed = np.fromiter(tables.read_removals(task.corpus_dir, unit), dtype=np.int64)
+        removed = np.fromiter(tables.read_removals(corpus, unit), dtype=np.int64)
         usable[np.flatnonzero(columns.unit == unit)[removed]] = False
     candidates = np.flatnonzero(usable)
     rank = keyed.bits(keyed.key("tokenizer sample"), columns.hashes[candidates, 0].view(np.int64), 1)[:, 0]
@@ -156,7 +207,7 @@ def _sample(task: TokenizerTask) -> list[str]:
     for unit in range(task.units):
         rows = columns.row[chosen[columns.unit[chosen] == unit]]
         if len(rows):
-            texts += tables.read_texts(task.corpus_dir, unit, rows)
+            texts += tables.read_texts(corpus, unit, rows)
     return texts
 
 
@@ -165,89 +216,6 @@ def is_heldout(keys: NDArray[np.uint64], fraction: float) -> NDArray[np.bool_]:
     return keyed.uniforms(keyed.key("heldout"), keys.view(np.int64), 1)[:, 0] < fraction
 
 
-def rows_unit(task: RowsTask) -> dict[str, Any]:
-    """Tokenize, split and pack one unit's documents; write its shards and its held-out texts."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one unit, one core
-    made = tokenizer.load(task.corpus_dir / TOKENIZER)
-    train, heldout = _Sink(task, "train", made), _Sink(task, "heldout", made)
-    removed = tables.read_removals(task.corpus_dir, task.unit)
-    topics: Counter[str] = Counter()
-    text_bytes = 0
-    path = tables.heldout_path(task.corpus_dir, task.unit)
-    with tables.heldout_writer(path) as heldout_documents:
-        for documents in tables.read_documents(task.corpus_dir, task.unit, removed):
-            keys = tables.hash_words([document[3] for document in documents])[:, 0]
-            chosen = is_heldout(keys, task.config.heldout_fraction)
-            texts = [document[2] for document in documents]
-            train.add([texts[i] for i in np.flatnonzero(~chosen)], keys[~chosen])
-            heldout.add([texts[i] for i in np.flatnonzero(chosen)], keys[chosen])
-            for i in np.flatnonzero(chosen):
-                heldout_documents.add(documents[i][:3], documents[i][4])
-            topics.update(document[1] for document in documents)
-            text_bytes += sum(document[4] for document in documents)
-    stats = {"train": train.close(), "heldout": heldout.close()}
-    shards = [[shard.name, shard.bytes, shard.sha256] for split in stats.values() for shard in split.shards]
-    return {
-        **{split: totals.model_dump(mode="json") for split, totals in stats.items()},
-        "documents": {"train": train.documents, "heldout": heldout.documents, "text_bytes": text_bytes},
-        "topics": dict(sorted(topics.items())),
-        "removed": dict(sorted(Counter(removed.values()).items())),
-        "heldout_documents": {
-            "name": path.relative_to(task.corpus_dir).as_posix(),
-            "documents": heldout.documents,
-            "sha256": heldout_documents.sha256,
-        },
-        "files": [*shards, *_listed(task.corpus_dir, [path])],
-    }
-
-
-class _Sink:
-    """Texts of one split → shards and counts."""
-
-    def __init__(self, task: RowsTask, split: Split, made: tokenizer.Tokenizer) -> None:
-        config = task.config
-        self.documents = 0
-        self._tokenizer, self._seq_len = made, config.seq_len
-        self._dtype = row_dtype(made.vocab_size)
-        self._packer = packing.make_packer(
-            config.layout,
-            seq_len=config.seq_len,
-            special=made.special,
-            pair_separators=made.pair_separators,
-            seed=task.seed,
-        )
-        self._writer = ShardWriter(
-            task.corpus_dir,
-            split,
-            task.unit,
-            seq_len=config.seq_len,
-            rows_per_shard=config.rows_per_shard,
-            vocab_size=made.vocab_size,
-        )
-        self._stats = empty_stats(config.seq_len)
-
-    def add(self, texts: list[str], keys: NDArray[np.uint64]) -> None:
-        """Tokenize sentence by sentence, which gives the ids of the whole text, and pack."""
-        sentences = [packing.split_sentences(text) for text in texts]
-        encoded = iter(self._tokenizer.encode([sentence for document in sentences for sentence in document]))
-        rows: list[packing.Tokens] = []
-        for document, key in zip(sentences, keys.tolist(), strict=True):
-            rows += self._packer.add([next(encoded) for _ in document], key)
-        self._store(rows)
-        self.documents += len(texts)
-
-    def close(self) -> SplitStats:
-        """The totals, with all shards written."""
-        self._store(self._packer.flush())
-        shards = self._writer.close()
-        return self._stats.model_copy(update={"shards": shards})
-
-    def _store(self, rows: list[packing.Tokens]) -> None:
-        if rows:
-            array = packing.pad_rows(rows, self._seq_len, self._tokenizer.special.pad, self._dtype)
-            self._writer.add(array)
-            self._stats = add_stats([self._stats, row_stats(array, self._tokenizer.special)], self._seq_len)
-
-
-def _listed(corpus_dir: Path, paths: list[Path]) -> list[list[Any]]:
-    return [[path.relative_to(corpus_dir).as_posix(), path.stat().st_size, storage.sha256_of(path)] for path in paths]
+def listed(corpus: Folder, names: list[str]) -> list[list[Any]]:
+    """[name, bytes, sha256] of files that were just written."""
+    return [[name, corpus.size(name), corpus.sha256(name)] for name in names]

@@ -64,10 +64,45 @@ def quickstart(
 
 @app.command(epilog="Example: electra prepare configs/quickstart.yaml corpus.seq_len=256 --out runs/long")
 def prepare(
-    config: Config, overrides: Overrides = None, out: Out = None, json_: Json = False, debug: Debug = False
+    config: Config,
+    overrides: Overrides = None,
+    out: Out = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print units, bytes, expected rows and time; write nothing.")
+    ] = False,
+    json_: Json = False,
+    debug: Debug = False,
 ) -> None:
     """Turn the corpus's sources into tokenized, packed WebDataset shards with a manifest."""
-    _run("prepare", config, overrides, out, json_, debug)
+    if not dry_run:
+        _run("prepare", config, overrides, out, json_, debug)
+        return
+    with _errors(json_, debug):
+        from pipeline import stages
+        from pipeline.console import Console
+        from pipeline.dry_run import dry_run as expect
+
+        experiment = stages.read_experiment(config, overrides or [])
+        result = expect(experiment, Console(sys.stderr if json_ else sys.stdout))
+        if json_:
+            print(json.dumps({"verb": "prepare", "exit_code": 0, "dry_run": True, **result}))
+
+
+@app.command(epilog="Example: electra verify runs/quickstart")
+def verify(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A corpus, or the folder of an experiment.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Compare names, sizes and counts; read no content.")] = False,
+    json_: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Read a prepared corpus again and name every missing, extra, cut or altered file."""
+    with _errors(json_, debug):
+        from pipeline.console import Console
+        from pipeline.verify import verify as check
+
+        result = check(folder, quick=quick, console=Console(sys.stderr if json_ else sys.stdout))
+        if json_:
+            print(json.dumps({"verb": "verify", "exit_code": 0, **result}))
 
 
 @app.command(epilog=f"{TRACKS}\n\nExample: electra train configs/quickstart.yaml cluster.num_workers=1")

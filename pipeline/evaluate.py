@@ -19,6 +19,7 @@ import numpy as np
 from cluster.tasks import Unit, committed, run_units
 from data_prep import storage
 from data_prep.errors import CheckpointError, ConfigError, DataError
+from data_prep.integrity import local_tokenizer
 from data_prep.settings import fingerprint
 from pipeline import gather
 from pipeline.console import Console
@@ -63,10 +64,11 @@ def evaluate(
     names = _task_names(config)
     runs = finished_runs(out)
     evaluation = storage.make_folder(out / "evaluation")
-    storage.remove_temporaries(evaluation)
+    storage.LocalFolder(evaluation).remove_temporaries()
     data = _materialise(_task_data(out, names, config), storage.make_folder(evaluation / "tasks"))
+    tokenizer_folder = local_tokenizer(gather.corpus_folder(out))
     units = [
-        _unit(run, data_path, sha256, suite, task, seed, config.protocol, out)
+        _unit(run, data_path, sha256, suite, task, seed, config.protocol, out, tokenizer_folder)
         for run in runs
         for task, (data_path, sha256) in data.items()
         for seed in range(config.seeds)
@@ -80,7 +82,7 @@ def evaluate(
 
         results = run_units(finetune_unit, units, num_cpus=1, env=ENV, on_record=on_record, intact=_has_predictions)
     _warn_degenerate(results, console)
-    grid = {"protocol": config.protocol.fingerprint(), "records": [unit.record.name for unit in units]}
+    grid = {"protocol": config.protocol.fingerprint(), "records": [Path(unit.record).name for unit in units]}
     storage.write_json(storage.make_folder(evaluation / "grids") / f"{suite}.json", grid)
     write_results(out, config.protocol, runs, console)
     return sorted(results, key=_order)
@@ -129,7 +131,11 @@ def finished_runs(out: Path) -> list[FinishedRun]:
 
 
 def _task_data(out: Path, names: Sequence[str], config: EvaluationConfig) -> list[TaskData]:
-    return _glue(names, config) if config.suite == "glue" else probes.build(out / "corpus", names, config.probes)
+    return (
+        _glue(names, config)
+        if config.suite == "glue"
+        else probes.build(gather.corpus_folder(out), names, config.probes)
+    )
 
 
 def _glue(names: Sequence[str], config: EvaluationConfig) -> list[TaskData]:
@@ -156,7 +162,15 @@ def _materialise(tasks: Sequence[TaskData], folder: Path) -> dict[str, tuple[Pat
 
 
 def _unit(
-    run: FinishedRun, data: Path, data_sha256: str, suite: str, task: str, seed: int, protocol: Protocol, out: Path
+    run: FinishedRun,
+    data: Path,
+    data_sha256: str,
+    suite: str,
+    task: str,
+    seed: int,
+    protocol: Protocol,
+    out: Path,
+    tokenizer_folder: Path,
 ) -> Unit:
     """One fine-tuning. The record's name holds the identity, so records of another protocol are never overwritten."""
     identity = fingerprint(
@@ -173,7 +187,7 @@ def _unit(
     payload = {
         "evaluation": str((out / "evaluation").resolve()),
         "checkpoint": str(run.checkpoint.resolve()),
-        "tokenizer": str((out / "corpus" / "tokenizer").resolve()),
+        "tokenizer": str(tokenizer_folder),
         "data": str(data.resolve()),
         "suite": suite,
         "task": task,
@@ -182,8 +196,8 @@ def _unit(
         "predictions": f"predictions/{name}.npz",
         "facts": {**run.facts, "checkpoint_sha256": run.checkpoint_sha256, "data_sha256": data_sha256},
     }
-    record = out / "evaluation" / "units" / f"{name}.json"
-    return Unit(name=name, payload=payload, record=record, identity=identity)
+    folder = storage.LocalFolder((out / "evaluation").resolve())
+    return Unit(name=name, payload=payload, folder=folder, record=f"units/{name}.json", identity=identity)
 
 
 def _has_predictions(unit: Unit, result: Result) -> bool:

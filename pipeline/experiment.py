@@ -4,7 +4,6 @@
 specifications. It knows no folder and starts nothing (`pipeline.folder`, `pipeline.stages`), and imports nothing heavy.
 """
 
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
@@ -13,6 +12,7 @@ from cluster.config import ClusterConfig
 from data_prep.corpus import CorpusConfig
 from data_prep.manifest import Manifest
 from data_prep.settings import Settings
+from data_prep.storage import Location
 from training.protocol import EvaluationConfig
 from training.settings import ArmConfig, ModelConfig, RunSpec, TrainingConfig, budget_name
 
@@ -58,7 +58,7 @@ class Experiment(Settings):
             )
         return self
 
-    def runs(self, manifest: Manifest, corpus_dir: Path | None = None) -> list[RunSpec]:
+    def runs(self, manifest: Manifest, corpus_dir: Location | None = None) -> list[RunSpec]:
         """Every arm × budget × seed as a run on the corpus `manifest` describes, smallest budgets first. With the
         corpus at hand, the steps of short runs are planned from the rows they will read."""
         from training.run import plan_run

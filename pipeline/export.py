@@ -18,8 +18,10 @@ import numpy as np
 
 from data_prep import storage
 from data_prep.errors import CheckError, CheckpointError, DataError
+from data_prep.integrity import local_tokenizer
 from data_prep.manifest import Manifest
 from data_prep.manifest import load as load_manifest
+from data_prep.storage import Location
 from pipeline import gather
 from pipeline.model_card import Provenance, card
 
@@ -81,7 +83,8 @@ def export(out: Path, target: Path | None = None, run: str | None = None) -> lis
     objective, checkpoint = load_objective(checkpoint_dir)
     if not isinstance(objective, Electra):
         raise CheckpointError(f"{checkpoint_dir}: is not an ELECTRA checkpoint; this version exports ELECTRA only")
-    manifest = load_manifest(out / "corpus")
+    corpus = gather.corpus_folder(out)
+    manifest = load_manifest(corpus)
     provenance = Provenance.collect(out, run_dir, done, manifest)
     before = _read_marker(target / MARKER, checkpoint.sha256)
     card_sha256 = provenance.fingerprint()
@@ -89,7 +92,7 @@ def export(out: Path, target: Path | None = None, run: str | None = None) -> lis
     for kind in KINDS:
         one = _intact(target / kind, before)
         if one is None:
-            one = _export_one(kind, objective, manifest, out / "corpus", target / kind, provenance)
+            one = _export_one(kind, objective, manifest, corpus, target / kind, provenance)
         elif before["card_sha256"] != card_sha256:
             storage.write_bytes(target / kind / CARD, card(kind, provenance).encode())
         exported.append(one)
@@ -134,7 +137,7 @@ def _hashes(folder: Path) -> dict[str, Any]:
 
 
 def _export_one(
-    kind: str, objective: Any, manifest: Manifest, corpus_dir: Path, folder: Path, provenance: Provenance
+    kind: str, objective: Any, manifest: Manifest, corpus_dir: Location, folder: Path, provenance: Provenance
 ) -> Exported:
     from transformers import AutoTokenizer
 
@@ -145,7 +148,7 @@ def _export_one(
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         model.save_pretrained(temporary)
-        AutoTokenizer.from_pretrained(corpus_dir / "tokenizer").save_pretrained(temporary)
+        AutoTokenizer.from_pretrained(local_tokenizer(corpus_dir)).save_pretrained(temporary)
         (temporary / CARD).write_text(card(kind, provenance), encoding="utf-8")
         difference = _prove(kind, temporary, objective, manifest, corpus_dir)
         _make_durable(temporary)
@@ -168,7 +171,7 @@ def _make_durable(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _prove(kind: str, folder: Path, objective: Any, manifest: Manifest, corpus_dir: Path) -> float:
+def _prove(kind: str, folder: Path, objective: Any, manifest: Manifest, corpus_dir: Location) -> float:
     """Reload the folder and compare logits on held-out rows; CheckError where they differ by `TOLERANCE` or more."""
     import torch
     from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
@@ -204,13 +207,13 @@ def _training_logits(kind: str) -> Callable[[Any, dict[str, Any]], Any]:
     return {"discriminator": discriminator, "generator": generator}[kind]
 
 
-def proof_batch(corpus_dir: Path, manifest: Manifest, type_vocab: int) -> dict[str, Any]:
+def proof_batch(corpus_dir: Location, manifest: Manifest, type_vocab: int) -> dict[str, Any]:
     """The first fragments of the first held-out rows as tensors `[B, L]`: what a Hugging Face model can be fed. Token
     types that the model does not know are its last one, as in training."""
     import torch
 
+    from data_prep.reader import RowReader
     from data_prep.rows import structure
-    from data_prep.shards import RowReader
 
     reader = RowReader(corpus_dir, "heldout", manifest)
     rows = reader.rows(np.arange(min(PROOF_ROWS, reader.n_rows), dtype=np.int64)).astype(np.int64)

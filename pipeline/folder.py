@@ -27,9 +27,9 @@ _FREE = {"cluster", "evaluation", *(f"training.{name}" for name in Placement.mod
 class Folder:
     """An experiment's directory, open for writing by this process. Make one with `open_folder`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, corpus: str | None) -> None:
         self.path = path
-        self.corpus = path / "corpus"
+        self.corpus = storage.folder(corpus or path / "corpus")
         self.runs = path / "runs"
         self.evaluation = path / "evaluation"
         self.report = path / "report"
@@ -57,7 +57,7 @@ def open_folder(path: Path, experiment: Experiment) -> Iterator[Folder]:
         text = yaml_config.dump(experiment)
         if not stored.exists() or stored.read_text(encoding="utf-8") != text:
             storage.write_bytes(stored, text.encode())
-        yield Folder(path)
+        yield Folder(path, experiment.corpus.location)
 
 
 @contextmanager

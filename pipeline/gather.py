@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from data_prep import manifest as manifests
+from data_prep import storage
 from data_prep.errors import ConfigError, DataError
 from data_prep.manifest import Manifest
 from pipeline import config as yaml_config
@@ -77,15 +78,22 @@ def read(out: Path) -> Contents:
     order = arm_labels(config)
     runs = [_read_run(path.parent) for path in sorted(out.glob("runs/*/run.json"))]
     runs.sort(key=lambda run: (run.budget, order.index(run.arm) if run.arm in order else len(order), run.arm, run.seed))
-    corpus = out / "corpus"
+    corpus = corpus_folder(out)
     return Contents(
         out=out,
         name=str(config.get("name") or out.resolve().name),
         config=config,
         runs=runs,
         results=read_results(out),
-        manifest=manifests.load(corpus) if (corpus / manifests.FILE_NAME).exists() else None,
+        manifest=manifests.load(corpus) if corpus.size(manifests.FILE_NAME) is not None else None,
     )
+
+
+def corpus_folder(out: Path) -> storage.Folder:
+    """Where the experiment's corpus is: OUT/corpus, or the place its configuration names."""
+    corpus = read_config(out).get("corpus")
+    location = corpus.get("location") if isinstance(corpus, dict) else None
+    return storage.folder(location or out / "corpus")
 
 
 def read_config(out: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cluster.config import ClusterConfig
 from cluster.session import session
 from data_prep import manifest as manifests
 from data_prep import storage
@@ -47,14 +48,17 @@ class Place:
         if self.ray_running:
             return
         cluster = self.experiment.cluster
-        num_cpus = cluster.num_cpus
-        if cluster.address is None and num_cpus is None:  # fewer cores than workers must not mean waiting for ever
-            num_cpus = max(os.cpu_count() or 1, cluster.num_workers * cluster.threads_per_worker)
+        num_cpus = cluster.num_cpus if cluster.address is not None else cores(cluster)
         started = time.monotonic()
         self.stack.enter_context(session(cluster.address, num_cpus))
         self.ray_running = self.worked = True
         where = cluster.address or "on this machine"
         self.console.say(f"ray: ready {where} in {duration(time.monotonic() - started)}")
+
+
+def cores(cluster: ClusterConfig) -> int:
+    """Logical CPUs of the embedded Ray: fewer cores than training workers must not mean waiting for ever."""
+    return cluster.num_cpus or max(os.cpu_count() or 1, cluster.num_workers * cluster.threads_per_worker)
 
 
 Stage = Callable[..., Result]  # of a Place, and of what the verb's own options are
@@ -90,7 +94,7 @@ def check_tasks(experiment: Experiment) -> None:
 @contextmanager
 def open_place(experiment: Experiment, out: Path, console: Console) -> Iterator[Place]:
     """Hold the experiment's folder; end what was started when the block ends."""
-    quiet_libraries(offline=True)
+    quiet_libraries(offline=all(source.kind != "datasets" for source in experiment.corpus.sources))
     with open_folder(out, experiment) as folder, ExitStack() as stack:
         yield Place(experiment=experiment, folder=folder, console=console, stack=stack)
 
@@ -121,7 +125,12 @@ def prepare(place: Place) -> Result:
 
     experiment, console = place.experiment, place.console
     manifest = prepare_corpus(
-        experiment.corpus, place.folder.corpus, experiment.seed, console=console, start_ray=place.start_ray
+        experiment.corpus,
+        place.folder.corpus,
+        experiment.seed,
+        console=console,
+        on_event=lambda event, **details: place.folder.event("prepare", event, **details),
+        start_ray=place.start_ray,
     )
     return {
         "manifest_sha256": manifest.sha256,

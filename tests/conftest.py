@@ -22,8 +22,38 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="session")
-def ray_session() -> Iterator[None]:
-    """An embedded Ray with room for two workers, shared by all tests that ask for it."""
+def object_store() -> Iterator[str]:
+    """The address of a bucket, `s3://…`, in an S3 server of this process; shared by all tests, each under its key."""
+    import logging
+
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    values = {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+    }
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    boto3.client("s3").create_bucket(Bucket="electra-test")
+    yield "s3://electra-test"
+    server.stop()
+    for name, value in before.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+
+
+@pytest.fixture(scope="session")
+def ray_session(object_store: str) -> Iterator[None]:
+    """An embedded Ray with room for two workers, shared by all tests that ask for it. The store comes first, because
+    workers inherit the environment that leads to it."""
     from cluster.session import session
 
     with session(num_cpus=2):

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.order import Order
+from data_prep.reader import RowReader
 from data_prep.rows import SpecialIds, fragment_lengths, structure
-from data_prep.shards import RowReader
 from training.flops import Counts
 from training.masking import RowKeys
 from training.nextsentence import PairIndex, Partners
@@ -46,15 +46,15 @@ def accumulation_steps(global_batch: int, micro_batch: int, world_size: int) -> 
 
 
 class Loader:
-    """Steps of a split for one rank."""
+    """Steps of a split for one rank; masks and whatever else is drawn go by the seed of the order."""
 
     def __init__(
         self,
         reader: RowReader,
         objective: Objective,
         special: SpecialIds,
+        order: Order,
         *,
-        seed: int,
         global_batch: int,
         micro_batch: int,
         rank: int = 0,
@@ -63,8 +63,7 @@ class Loader:
         self._reader = reader
         self._objective = objective
         self._special = special
-        self._seed = seed
-        self._order = Order(reader.n_rows, seed)
+        self._order = order
         self._global_batch = global_batch
         self._micro_batch = micro_batch
         self._slice = rank_slice(global_batch, rank, world_size)
@@ -116,7 +115,7 @@ class Loader:
             )
             epochs = np.concatenate([epochs, np.zeros(filler, dtype=np.int64)])
             rows = np.concatenate([rows, np.zeros(filler, dtype=np.int64)])
-        keys = RowKeys(self._seed, epochs, rows)
+        keys = RowKeys(self._order.seed, epochs, rows)
         return self._objective.prepare(RowBatch(stored, structure(stored, self._special), keys, self._partners(rows)))
 
     def _partners(self, rows: Int) -> Partners:

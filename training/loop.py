@@ -25,7 +25,9 @@ from data_prep.errors import CheckpointError, ConfigError, DivergedError
 from data_prep.keyed import key
 from data_prep.manifest import Manifest
 from data_prep.manifest import load as load_manifest
-from data_prep.shards import RowReader
+from data_prep.order import Order, order_of
+from data_prep.reader import RowReader
+from data_prep.storage import Location
 from training import checkpoint
 from training.checkpoint import Progress
 from training.engine import Engine, parameter_count
@@ -43,16 +45,16 @@ DONE = "done.json"
 RECORD = "run.json"
 
 
-def train(spec: RunSpec, corpus_dir: Path, run_dir: Path, device: torch.device) -> None:
+def train(spec: RunSpec, corpus: Location, run_dir: Path, device: torch.device) -> None:
     """Train a run to its end on this rank; returns at once when it is done. Every rank must call.
 
     Errors that all ranks can see (a loss that is not finite, a refused identity, rank 0's file work) are raised on all.
     """
     if on_rank_zero(lambda: _is_done(spec, run_dir)):
         return
-    manifest = load_manifest(corpus_dir)
+    manifest = load_manifest(corpus)
     _check_corpus(spec, manifest)
-    run = _Run(spec, manifest, corpus_dir, run_dir, device)
+    run = _Run(spec, manifest, corpus, run_dir, device)
     try:
         run.resume()
         run.train()
@@ -74,7 +76,7 @@ class _Run:
     """One attempt at a run: engine, loaders, progress."""
 
     def __init__(
-        self, spec: RunSpec, manifest: Manifest, corpus_dir: Path, run_dir: Path, device: torch.device
+        self, spec: RunSpec, manifest: Manifest, corpus: Location, run_dir: Path, device: torch.device
     ) -> None:
         identity, placement = spec.identity, spec.placement
         self.spec, self.run_dir, self.device = spec, run_dir, device
@@ -83,12 +85,13 @@ class _Run:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         torch.manual_seed(_torch_seed("init", identity.seed))
         objective = build(identity.arm, identity.model, self.special, seq_len=identity.seq_len, packed=self.packed)
-        reader = RowReader(corpus_dir, "train", manifest)
-        self.loader = self._loader(reader, objective, identity.seed, identity.global_batch)
-        self.heldout = RowReader(corpus_dir, "heldout", manifest)
+        reader = RowReader(corpus, "train", manifest)
+        order = order_of(manifest, "train", identity.seed, identity.order)
+        self.loader = self._loader(reader, objective, order, identity.global_batch)
+        self.heldout = RowReader(corpus, "heldout", manifest)
         # keys of its own: row 7 held out is masked and sampled independently of row 7 trained on
-        heldout_seed = _torch_seed("heldout", identity.seed)
-        self.heldout_loader = self._loader(self.heldout, objective, heldout_seed, placement.micro_batch)
+        heldout_order = order_of(manifest, "heldout", _torch_seed("heldout", identity.seed), identity.order)
+        self.heldout_loader = self._loader(self.heldout, objective, heldout_order, placement.micro_batch)
         self.engine = Engine(
             objective,
             identity.optimizer,
@@ -100,12 +103,12 @@ class _Run:
         self.progress = Progress()
         self.heldout_metrics: dict[str, float] = {}
 
-    def _loader(self, reader: RowReader, objective: Objective, seed: int, global_batch: int) -> Loader:
+    def _loader(self, reader: RowReader, objective: Objective, order: Order, global_batch: int) -> Loader:
         return Loader(
             reader,
             objective,
             self.special,
-            seed=seed,
+            order,
             global_batch=global_batch,
             micro_batch=self.spec.placement.micro_batch,
             rank=self.rank,

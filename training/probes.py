@@ -15,17 +15,17 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
-from data_prep import keyed
+from data_prep import keyed, storage
 from data_prep.errors import DataError
-from data_prep.packing import split_sentences
+from data_prep.sentences import split
 from data_prep.settings import Settings
+from data_prep.storage import Location
 from training.tasks import Example, Task, TaskData
 
 MIN_EXAMPLES = 20  # a side: with fewer a score says nothing
@@ -80,20 +80,21 @@ class Candidate:
     example: Example
 
 
-def build(corpus_dir: Path, names: Sequence[str], config: ProbesConfig) -> list[TaskData]:
-    """The probes called `names` from `corpus_dir/heldout_documents`; DataError when there is too little to make one."""
-    documents = read_documents(corpus_dir / "heldout_documents", config)
+def build(corpus: Location, names: Sequence[str], config: ProbesConfig) -> list[TaskData]:
+    """The probes called `names` from a corpus's held-out documents; DataError when there is too little to make one."""
+    documents = read_documents(corpus, config)
     makers = {"sentence_order": _sentence_order, "source_topic": _source_topic, "bigram_shift": _bigram_shift}
     return [makers[name](documents, config) for name in names]
 
 
-def read_documents(folder: Path, config: ProbesConfig) -> list[Document]:
+def read_documents(corpus: Location, config: ProbesConfig) -> list[Document]:
     """At most `max_documents` of the held-out documents (parquet: id, topic, text), in an order made of their ids."""
     import pyarrow.parquet as pq
 
-    files = sorted(folder.glob("*.parquet"))
+    place = storage.folder(corpus)
+    files = [place.local(name) for name in place.names("heldout_documents") if name.endswith(".parquet")]
     if not files:
-        raise DataError(f"{folder} holds no parquet file: run `electra prepare` first.")
+        raise DataError(f"{place}/heldout_documents holds no parquet file: run `electra prepare` first.")
     ranked = sorted(
         (int(keyed.key("probe-document", config.seed, document)), document)
         for file in files
@@ -111,7 +112,7 @@ def read_documents(folder: Path, config: ProbesConfig) -> list[Document]:
 
 def _document(name: str, topic: str, text: str, config: ProbesConfig) -> Document:
     side = keyed.uniforms(keyed.key("probe-side", config.seed, name), np.zeros(1, dtype=np.int64), 1)[0, 0]
-    sentences = [sentence.strip() for sentence in split_sentences(text[:MAX_CHARACTERS])]
+    sentences = [sentence.strip() for sentence in split([text[:MAX_CHARACTERS]])[0]]
     if len(text) > MAX_CHARACTERS:
         sentences = sentences[:-1]  # the last one may be cut
     return Document(name, topic, tuple(sentences), bool(side < config.dev_fraction))

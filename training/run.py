@@ -1,21 +1,21 @@
 """From a budget to a run: steps, warm-up and the mean cost of a step, decided once, before training.
 
-A budget is model FLOPs. The manifest's totals make the mean cost of a row over the corpus exact, so steps follow by
-one division. A short run sees only a sample of the corpus, whose mean strays by a percent or more; the order is known
+A budget is model FLOPs. The manifest's totals make the mean cost of a row of the stream exact, so steps follow by one
+division. A short run sees only a sample of the corpus, whose mean strays by a percent or more; the order is known
 beforehand, so where the corpus is at hand, runs of at most `EXACT_ROWS` rows are planned from the rows they will read
-(for longer ones the sampling error is below a tenth of a percent). Afterwards the ledger measures and never steers.
+(for longer ones, shuffled over all rows, the sampling error is below a tenth of a percent). Afterwards the ledger
+measures and never steers.
 """
-
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.errors import ConfigError
-from data_prep.manifest import Manifest
-from data_prep.order import Order
+from data_prep.manifest import Manifest, SplitStats
+from data_prep.order import mixing_weights, order_of
+from data_prep.reader import RowReader
 from data_prep.rows import fragment_lengths, structure
-from data_prep.shards import RowReader
+from data_prep.storage import Location
 from training.flops import Counts, train_flops
 from training.masking import mask_counts
 from training.settings import (
@@ -35,12 +35,22 @@ EXACT_ROWS = 1 << 18
 
 
 def mean_counts(manifest: Manifest, arm: ArmConfig) -> Counts:
-    """What an average training row costs by: exact means over the corpus."""
-    train = manifest.train
+    """What an average row of the training stream costs by: exact means over the corpus, or over the sources in
+    proportion to their weights."""
+    weights = mixing_weights(manifest)
+    if weights is None:
+        return _mean_counts(manifest.train, arm, manifest.seq_len)
+    total = Counts()
+    for source, weight in zip(manifest.sources, weights, strict=True):
+        total += _mean_counts(source.train, arm, manifest.seq_len).scaled(weight / sum(weights))
+    return total
+
+
+def _mean_counts(train: SplitStats, arm: ArmConfig, seq_len: int) -> Counts:
     lengths = np.arange(len(train.row_lengths), dtype=np.int64)
     histogram = np.asarray(train.row_lengths, dtype=np.int64)
     # a row of n real tokens has n - specials candidates; n ≥ 3 leaves room for k(n) in every row that holds text
-    masked = int((mask_counts(lengths, arm.mask_prob, arm.max_predictions(manifest.seq_len)) * histogram).sum())
+    masked = int((mask_counts(lengths, arm.mask_prob, arm.max_predictions(seq_len)) * histogram).sum())
     pairs = train.rows_with_pair if isinstance(arm, BertArm) else 0
     return Counts(tokens=train.tokens, squares=train.sum_L2, masked=masked, pairs=pairs).scaled(1 / train.rows)
 
@@ -49,14 +59,14 @@ def step_costs(
     arm: ArmConfig,
     encoder: EncoderConfig,
     manifest: Manifest,
-    corpus_dir: Path,
-    global_batch: int,
+    corpus_dir: Location,
+    training: TrainingConfig,
     steps: int,
     seed: int,
 ) -> NDArray[np.float64]:
     """Model FLOPs of each of the first `steps` steps of the stream, from the rows they will read."""
     reader = RowReader(corpus_dir, "train", manifest)
-    order = Order(reader.n_rows, seed)
+    order, global_batch = order_of(manifest, "train", seed, training.order), training.global_batch
     slots = arm.max_predictions(manifest.seq_len)
     costs = np.empty(steps)
     for step in range(steps):
@@ -81,7 +91,7 @@ def plan_run(
     manifest: Manifest,
     budget: float,
     seed: int,
-    corpus_dir: Path | None = None,
+    corpus_dir: Location | None = None,
 ) -> RunSpec:
     """The run of an arm at a budget of model FLOPs; exact for short runs where `corpus_dir` is given. ConfigError where
     the budget does not pay for one step, or where the arm cannot use the corpus."""
@@ -91,7 +101,7 @@ def plan_run(
     steps = round(budget / flops_per_step)
     horizon = steps + 2 + steps // 4
     if corpus_dir is not None and horizon * training.global_batch <= EXACT_ROWS:
-        spent = np.cumsum(step_costs(arm, encoder, manifest, corpus_dir, training.global_batch, horizon, seed))
+        spent = np.cumsum(step_costs(arm, encoder, manifest, corpus_dir, training, horizon, seed))
         steps = int(np.abs(spent - budget).argmin()) + 1 if spent[0] < 2 * budget else 0
         flops_per_step = float(spent[steps - 1] / steps) if steps else float(spent[0])
     if steps < 1:
@@ -103,6 +113,7 @@ def plan_run(
         arm=arm,
         model=encoder,
         optimizer=training.optimizer,
+        order=training.order,
         global_batch=training.global_batch,
         steps=steps,
         warmup_steps=round(training.warmup_fraction * steps),

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
+from data_prep.order import OrderConfig
 from data_prep.settings import Settings
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -122,6 +123,7 @@ class TrainingConfig(Settings):
     micro_batch: PositiveInt
     warmup_fraction: Fraction = 0.05  # of the run's steps; the reference's 10k of 1M is .01
     optimizer: OptimizerConfig = OptimizerConfig()
+    order: OrderConfig = OrderConfig()
     zero_stage: Literal[1, 2] = 1
     log_every: PositiveInt = 20
     eval_every: PositiveInt | None = None  # None: at the end only
@@ -135,6 +137,7 @@ class Identity(Settings):
     arm: ArmConfig
     model: EncoderConfig
     optimizer: OptimizerConfig
+    order: OrderConfig
     global_batch: PositiveInt
     steps: PositiveInt
     warmup_steps: Annotated[int, Field(ge=0)]

@@ -22,6 +22,7 @@ import sys, time
 from pathlib import Path
 from cluster.session import session
 from cluster.tasks import Unit, run_units
+from data_prep import storage
 
 def sleep(payload):
     Path(payload).touch()
@@ -29,7 +30,8 @@ def sleep(payload):
     return {}
 
 with session(num_cpus=1):
-    run_units(sleep, [Unit(name="sleep", payload=sys.argv[1], record=Path(sys.argv[1] + ".json"), identity="1")])
+    folder = storage.folder(Path(sys.argv[1]).parent)
+    run_units(sleep, [Unit(name="sleep", payload=sys.argv[1], folder=folder, record="sleep.json", identity="1")])
 """
 
 

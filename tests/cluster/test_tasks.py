@@ -63,7 +63,8 @@ def make_units(folder: Path, count: int, identity: str = "1") -> list[Unit]:
         Unit(
             name=f"unit {n}",
             payload={"n": n, "folder": str(folder)},
-            record=folder / "parts" / f"{n}.json",
+            folder=storage.folder(folder),
+            record=f"parts/{n}.json",
             identity=identity,
         )
         for n in range(count)
@@ -80,7 +81,7 @@ def test_results_come_in_order_and_records_hold_them(tmp_path: Path) -> None:
     results = run_units(square, units, on_record=lambda unit, result, reused: seen.append((unit.name, reused)))
     assert [result["square"] for result in results] == [0, 1, 4, 9, 16, 25, 36]
     assert sorted(seen) == [(f"unit {n}", False) for n in range(7)]
-    record = json.loads(units[3].record.read_text())
+    record = json.loads((tmp_path / "parts/3.json").read_text())
     assert record == {"identity": "1", "result": {"square": 9, "variable": None}}
 
 
@@ -99,8 +100,8 @@ def test_committed_units_are_not_run_again_unless_their_identity_or_files_change
 @pytest.mark.parametrize("content", ["", '{"identity": "1", "res', "[]", '{"identity": "0", "result": {}}'])
 def test_a_torn_or_foreign_record_does_not_count(tmp_path: Path, content: str) -> None:
     unit = make_units(tmp_path, 1)[0]
-    unit.record.parent.mkdir()
-    unit.record.write_text(content)
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts/0.json").write_text(content)
     assert committed(unit) is None
     assert run_units(square, [unit])[0]["square"] == 0
     assert committed(unit) == {"square": 0, "variable": None}

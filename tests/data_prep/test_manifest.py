@@ -1,5 +1,6 @@
 """The manifest: one hash for one corpus, documents that add up, and errors that name the file."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,11 @@ def part(train: int, heldout: int, removed: dict[str, int], topics: dict[str, in
     }
 
 
-def merge(documents: list[dict[str, Any]], rows: list[dict[str, Any]]) -> manifests.Manifest:
+def merge(
+    documents: list[dict[str, Any]],
+    rows: list[dict[str, Any]],
+    sources: Sequence[tuple[str, int | None, int]] | None = None,
+) -> manifests.Manifest:
     tokenizer = {
         "sha256": "t",
         "vocab_size": 100,
@@ -31,7 +36,15 @@ def merge(documents: list[dict[str, Any]], rows: list[dict[str, Any]]) -> manife
         "pair_separators": 1,
     }
     return manifests.merge(
-        documents, rows, tokenizer, config_sha256="c", inputs_sha256="i", seed=3, layout="segments", seq_len=8
+        documents,
+        rows,
+        tokenizer,
+        config_sha256="c",
+        inputs_sha256="i",
+        seed=3,
+        layout="segments",
+        seq_len=8,
+        sources=sources or [("jsonl", None, len(rows))],
     )
 
 
@@ -49,6 +62,19 @@ def test_documents_in_is_out_plus_rejected() -> None:
     assert documents.documents_in == documents.out + sum(documents.rejected.values())
     assert documents.topics == {"a": 5, "b": 2, "c": 2}
     assert documents.text_bytes == 90
+
+
+def test_sources_take_their_units_in_order_and_the_weights_are_part_of_the_hash() -> None:
+    documents = [{"documents_in": n, "rejected": {}} for n in (6, 3, 4, 0)]
+    rows = [part(5, 1, {}, {}), part(2, 1, {}, {}), part(4, 0, {}, {}), part(0, 0, {}, {})]
+    manifest = merge(documents, rows, [("jsonl", 3, 2), ("text", 1, 1), ("parquet", 1, 1)])
+    found = [(s.kind, s.weight, s.units, s.train.rows, s.heldout.rows) for s in manifest.sources]
+    assert found == [("jsonl", 3, 2, 7, 2), ("text", 1, 1, 4, 0), ("parquet", 1, 1, 0, 0)]
+    assert all(not stats.shards for source in manifest.sources for stats in (source.train, source.heldout))
+    other = merge(documents, rows, [("jsonl", 2, 2), ("text", 1, 1), ("parquet", 1, 1)])
+    assert other.sha256 != manifest.sha256
+    with pytest.raises(ValueError, match="units"):
+        merge(documents, rows, [("jsonl", None, 3)])
 
 
 def test_a_document_unaccounted_for_is_a_check_error() -> None:

@@ -1,191 +1,170 @@
-"""Rows: sentences put together again, layouts by the rules, no token lost, chance by document only."""
+"""The layout `packed`: whole sentences of one document, best fit, nothing lost, no trace of batches."""
 
 import itertools
-import random
-import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from data_prep import packing
-from data_prep.packing import SegmentPacker, SentencePacker, make_packer, pad_rows, split_sentences
+from data_prep.errors import DataError
+from data_prep.packing import OPEN_ROWS, BestFitPacker, make_packer
 from data_prep.rows import SpecialIds, fragment_lengths, structure
+from data_prep.token_batch import TokenBatch
+from tests.reference_packing import SentencePacker
+from tests.token_batches import BERT, DTYPE, FIRST, ROBERTA, Lengths, fragments, lengths, pack, token_batch, token_lists
 
-SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
-
-
-def make_documents(count: int, seed: int = 0) -> list[list[list[int]]]:
-    """Documents of 1 to 30 sentences of 0 to 90 tokens; every token of the corpus is different."""
-    rng, tokens = random.Random(seed), itertools.count(10)
-    return [
-        [[next(tokens) for _ in range(rng.choice([0, 1, 5, 12, 25, 90]))] for _ in range(rng.randint(1, 30))]
-        for _ in range(count)
-    ]
+WORDS = np.zeros(2_000_000, dtype=np.bool_)  # every token is a word
 
 
-def content(rows: list[list[int]]) -> list[int]:
-    return [token for row in rows for token in row if token >= 10]
+def packer(
+    seq_len: int, special: SpecialIds = BERT, continues: NDArray[np.bool_] = WORDS, open_rows: int = OPEN_ROWS
+) -> BestFitPacker:
+    return BestFitPacker(seq_len=seq_len, special=special, continues=continues, dtype=DTYPE, open_rows=open_rows)
 
 
-def flat(documents: list[list[list[int]]]) -> list[int]:
-    return [token for document in documents for sentence in document for token in sentence]
+def row_lengths(documents: Lengths, seq_len: int) -> list[list[int]]:
+    """The lengths of the fragments of each row, special ids left out."""
+    rows = pack(packer(seq_len), documents)
+    return [(fragment_lengths(structure(row[None], BERT).fragment) - 2).tolist() for row in rows]
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(
+    documents=lengths,
+    seq_len=st.sampled_from([4, 8, 13, 32, 64, 512]),
+    special=st.sampled_from([BERT, ROBERTA]),
+    every=st.sampled_from([1, 3, 50]),
+    open_rows=st.sampled_from([1, 2, OPEN_ROWS]),
+)
+def test_every_token_once_cut_where_it_may_be_cut(
+    documents: Lengths, seq_len: int, special: SpecialIds, every: int, open_rows: int
+) -> None:
+    continues = np.arange(100_000) % every != 0  # words of `every` tokens
+    rows = pack(packer(seq_len, special, continues, open_rows), documents)
+    assert rows.dtype == DTYPE and rows.shape[1] == seq_len
+    found = sorted(fragments(rows, special))
+    assert [token for fragment in found for token in fragment] == list(range(FIRST, FIRST + sum(map(sum, documents))))
+    sentences = [sentence for document in token_lists(documents) for sentence in document if sentence]
+    sentence_of = {token: sentence for sentence in sentences for token in sentence}
+    document_ends = {document[-1][-1] for document in token_lists([[n for n in d if n] for d in documents]) if document}
+    for fragment, following in pairwise([*found, [-1]]):
+        assert document_ends.isdisjoint(fragment[:-1])  # a fragment is of one document
+        last, sentence = fragment[-1], sentence_of[fragment[-1]]
+        if last != sentence[-1]:
+            assert len(sentence) > seq_len - 2  # only such a sentence is cut,
+            inside_a_word = continues[following[0]]
+            word = list(itertools.takewhile(lambda token: continues[token], sentence[sentence.index(last) :: -1]))
+            # and only such a word
+            assert not inside_a_word or (len(fragment) == seq_len - 2 and len(word) >= len(fragment) - 1)
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(documents=lengths, cuts=st.lists(st.integers(0, 10), max_size=4), seq_len=st.sampled_from([8, 32, 64]))
+def test_batches_leave_no_trace(documents: Lengths, cuts: list[int], seq_len: int) -> None:
+    cuts = sorted(min(cut, len(documents)) for cut in cuts)
+    whole, parts = packer(seq_len, open_rows=3), packer(seq_len, open_rows=3)
+    assert np.array_equal(pack(whole, documents), pack(parts, documents, cuts))
+    # and a packer is as new after `flush`
+    assert np.array_equal(pack(whole, documents), pack(parts, documents))
+    assert len(parts.flush()) == 0
+
+
+def naive_best_fit(sizes: list[int], seq_len: int, limit: int) -> list[list[int]]:
+    """Rows as lists of the numbers of what is in them: of all open rows the one with the least sufficient room."""
+    open_rows: list[list[int]] = []  # oldest first
+    closed: list[list[int]] = []
+
+    def room(row: list[int]) -> int:
+        return seq_len - sum(sizes[n] for n in row)
+
+    for number, size in enumerate(sizes):
+        fitting = [row for row in open_rows if room(row) >= size]
+        if not fitting and len(open_rows) == limit:
+            closed.append(open_rows.pop(open_rows.index(min(open_rows, key=room))))
+        row = min(fitting, key=room) if fitting else []
+        if not fitting:
+            open_rows.append(row)
+        row.append(number)
+        if room(row) < 3:
+            closed.append(open_rows.pop([open_row is row for open_row in open_rows].index(True)))
+    return closed + open_rows
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(
+    sizes=st.lists(st.integers(1, 30), max_size=60),
+    open_rows=st.sampled_from([1, 2, 5, OPEN_ROWS]),
+)
+def test_best_fit(sizes: list[int], open_rows: int) -> None:
+    """Documents that fit a row are what a search through all open rows makes of them."""
+    rows = pack(packer(32, open_rows=open_rows), [[size] for size in sizes])
+    first_tokens = [FIRST, *(np.cumsum(sizes) + FIRST).tolist()][: len(sizes)]
+    number = {token: n for n, token in enumerate(first_tokens)}
+    found = [[number[fragment[0]] for fragment in fragments(row[None], BERT)] for row in rows]
+    assert found == naive_best_fit([size + 2 for size in sizes], 32, open_rows)
 
 
 @pytest.mark.parametrize(
-    ("text", "sentences"),
+    ("documents", "expected"),
     [
-        ("One. Two! Three?", ["One.", " Two!", " Three?"]),
-        ("Version 1.2 is out. It works.", ["Version 1.2 is out.", " It works."]),
-        ("See e.g. The Times, i.e. This one.", ["See e.g. The Times, i.e. This one."]),
-        ("Dr. J. R. Smith came. He left.", ["Dr. J. R. Smith came.", " He left."]),
-        ('He said "Go." Then (he went.) And so on.', ['He said "Go."', " Then (he went.)", " And so on."]),
-        ("and so on. but lower case", ["and so on. but lower case"]),
-        ("A heading\n\nA paragraph. 3 more.", ["A heading", "\n\nA paragraph.", " 3 more."]),
-        ("It ends etc.\n\nNew paragraph.", ["It ends etc.", "\n\nNew paragraph."]),
-        ("no end", ["no end"]),
-        ("Trailing blank. ", ["Trailing blank. "]),
-        ("", []),
-        ("  \n\n ", []),
-        ("Wait... What?! Yes.", ["Wait...", " What?!", " Yes."]),
+        ([[21], [9, 9], [10], [3, 4]], [[21, 7], [18, 10]]),  # 23 + 9 = 20 + 12 = 32: no padding
+        ([[30], [30]], [[30], [30]]),
+        ([[20, 9, 20]], [[29], [20]]),  # whole sentences
+        ([[20, 50, 9]], [[20], [30], [29]]),  # a sentence of 50 fills a row; its rest is a sentence like any other
+        ([[0, 0], [], [0, 5, 0]], [[5]]),
+        ([[10], [18, 12, 18]], [[10, 18], [30]]),  # 10 leaves room for 18, and the rest fills a row too
+        ([[9], [17, 13, 2]], [[9, 2], [30]]),  # 17 would leave two places free: no reason to stop there
+        ([[18], [10, 15, 20]], [[18], [25], [20]]),  # 10 would fill the row, but is too short to be cut off for it
     ],
 )
-def test_sentences(text: str, sentences: list[str]) -> None:
-    assert split_sentences(text) == sentences
+def test_rows_that_follow_from_the_lengths(documents: Lengths, expected: list[list[int]]) -> None:
+    assert sorted(row_lengths(documents, 32)) == sorted(expected)
 
 
-def test_sentences_join_to_the_text() -> None:
-    rng = random.Random(0)
-    for _ in range(500):
-        text = (
-            "".join(rng.choice(["a", "B", ". ", "! ", "\n", "\n\n", '"', " ", "e.g. ", "3"]) for _ in range(40)) + "x"
-        )
-        assert "".join(split_sentences(text)) == text
+def test_a_cut_sentence_is_cut_between_words() -> None:
+    continues = np.zeros(200, dtype=np.bool_)
+    continues[FIRST + 26 : FIRST + 33] = True  # the word that begins with token 25 would straddle the row's end at 30
+    continues[FIRST + 60 : FIRST + 100] = True  # this one is longer than a row
+    rows = pack(packer(32, continues=continues), [[100]])
+    assert [len(fragment) for fragment in sorted(fragments(rows, BERT))] == [25, 30, 4, 30, 11]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["a" + "\n\u205f" * 100_000 + "b", "\n" * 200_000, "." * 200_000 + "a", "." + " " * 200_000 + "a", '!")' * 70_000],
-    ids=["blank lines", "line feeds", "marks", "blanks", "quotes"],
-)
-def test_any_text_is_cut_in_linear_time(text: str) -> None:
-    started = time.process_time()
-    sentences = split_sentences(text)
-    assert time.process_time() - started < 5  # quadratic, each of these takes minutes
-    assert "".join(sentences) == (text if text.strip() else "")
+def test_open_rows_are_bounded_and_the_fullest_goes_first() -> None:
+    bounded = packer(32, open_rows=3)
+    first = bounded.add(token_batch([[16], [26], [17]]))
+    assert len(first) == 0
+    rows = bounded.add(token_batch([[18]], first=100))  # fits none of them: 28 of 32 places are taken in the fullest
+    assert [len(fragment) for fragment in fragments(rows, BERT)] == [26]
+    assert [len(fragment) for fragment in fragments(bounded.flush(), BERT)] == [16, 17, 18]  # oldest first
 
 
-def test_a_long_document_is_packed_in_linear_time() -> None:
-    document = [list(range(10, 1_000_010))]
-    started = time.process_time()
-    rows = SegmentPacker(seq_len=32, special=SPECIAL, pair_separators=1, seed=0).add(document, 0)
-    assert time.process_time() - started < 5  # 33,000 rows, each of which used to copy all that followed it
-    assert content(rows) == document[0]
+def test_memory_does_not_grow_with_the_number_of_documents() -> None:
+    bounded = packer(32, open_rows=4)
+    slots = set()
+    for _ in range(50):
+        bounded.add(token_batch([[16], [17], [18], [19], [20], [21]]))
+        slots.add(len(bounded._rows))
+    assert max(slots) <= 4 + 6  # those open before a batch, and those it can complete
 
 
-@pytest.mark.parametrize("layout", ["segments", "packed"])
-@pytest.mark.parametrize("separators", [1, 2])
-def test_every_token_lands_in_exactly_one_row_in_order(layout: packing.Layout, separators: int) -> None:
-    documents = make_documents(40)
-    packer = make_packer(layout, seq_len=64, special=SPECIAL, pair_separators=separators, seed=0)
-    rows = [row for number, document in enumerate(documents) for row in packer.add(document, number)] + packer.flush()
-    assert content(rows) == flat(documents)
-    assert max(map(len, rows)) <= 64
-    for row in rows:
-        assert row[0] == SPECIAL.cls and row[-1] == SPECIAL.sep
+def test_fuller_rows_and_hardly_more_fragments_than_in_document_order() -> None:
+    """Lengths like those of prose: sentences of about 25 tokens, documents of about 600."""
+    rng = np.random.default_rng(0)
+    documents = [rng.integers(5, 45, size=max(1, int(n))).tolist() for n in rng.lognormal(2.8, 0.9, size=3_000)]
+    rows = pack(packer(512), documents)
+    peer = SentencePacker(seq_len=512, special=BERT)
+    peers = [row for document in token_lists(documents) for row in peer.add(document, 0)] + peer.flush()
+    assert len(rows) < len(peers) and np.mean(rows == BERT.pad) < 0.02
+    assert len(fragments(rows, BERT)) < 1.05 * sum(row.count(BERT.cls) for row in peers)
 
 
-def test_segments_are_one_fragment_of_one_document_with_at_most_two_segments() -> None:
-    packer = SegmentPacker(seq_len=64, special=SPECIAL, pair_separators=1, seed=0)
-    for number, document in enumerate(make_documents(60)):
-        rows = packer.add(document, number)
-        assert content(rows) == [token for sentence in document for token in sentence]
-        for row in rows:
-            assert row.count(SPECIAL.cls) == 1 and row.count(SPECIAL.sep) in (1, 2)
-    assert packer.flush() == []
-
-
-def test_two_separators_stand_between_the_segments_of_a_roberta_pair() -> None:
-    packer = SegmentPacker(seq_len=64, special=SPECIAL, pair_separators=2, seed=0)
-    rows = [row for number, document in enumerate(make_documents(60)) for row in packer.add(document, number)]
-    pairs = [row for row in rows if row.count(SPECIAL.sep) > 1]
-    assert pairs
-    for row in pairs:
-        first = row.index(SPECIAL.sep)
-        assert row[first + 1] == SPECIAL.sep and row.count(SPECIAL.sep) == 3
-    types = structure(pad_rows(pairs, 64, 0, np.dtype("<u4")), SPECIAL).types
-    for row, types_L in zip(pairs, types, strict=True):
-        first = row.index(SPECIAL.sep)
-        assert not types_L[: first + 2].any() and types_L[first + 2 : len(row)].all()
-
-
-def test_full_rows_follow_from_sentences_that_fit_exactly() -> None:
-    """Ten-token sentences, rows of 43: A's target is 20, so A holds 10 or 20 tokens, below 30 after a carried rest."""
-    document = [list(range(100 + 10 * i, 110 + 10 * i)) for i in range(40)]
-    rows = SegmentPacker(seq_len=43, special=SPECIAL, pair_separators=1, seed=0).add(document, 0)
-    full = [row for row in rows[:-1] if len(row) == 43]
-    assert len(full) >= 0.8 * (len(rows) - 1)  # all but the random shorter targets
-    first_segments = [row.index(SPECIAL.sep) - 1 for row in full if row.count(SPECIAL.sep) == 2]
-    assert first_segments and max(first_segments) < 30
-    assert rows[0].count(SPECIAL.sep) == 1 or first_segments[0] in (10, 20)
-    assert len(rows[0]) == 43 and content(rows[:1]) == list(range(100, 100 + 43 - rows[0].count(SPECIAL.sep) - 1))
-
-
-def test_shares_of_single_segments_and_of_short_targets() -> None:
-    """One-token sentences: a row is short only by the 5 % coin, and has one segment only by the 10 % coin."""
-    document = [[10 + i] for i in range(400_000)]
-    rows = SegmentPacker(seq_len=32, special=SPECIAL, pair_separators=1, seed=1).add(document, 5)[:-1]
-    n = len(rows)
-    short = sum(len(row) < 30 for row in rows) / n
-    single = sum(row.count(SPECIAL.sep) == 1 for row in rows if len(row) >= 30) / sum(len(row) >= 30 for row in rows)
-    # targets 5..32 are equally likely (28 values); those of 27 and more fill 30 places with up to three special tokens
-    assert abs(short - 0.05 * 22 / 28) < 4 * (0.05 / n) ** 0.5
-    assert abs(single - 0.1) < 4 * (0.1 * 0.9 / n) ** 0.5
-
-
-def test_rows_of_a_document_do_not_depend_on_its_neighbours_but_on_seed_and_document() -> None:
-    documents = make_documents(5)
-
-    def rows(order: list[int], seed: int) -> dict[int, list[list[int]]]:
-        packer = SegmentPacker(seq_len=64, special=SPECIAL, pair_separators=1, seed=seed)
-        return {number: packer.add(documents[number], number * 2**60) for number in order}
-
-    assert rows([0, 1, 2, 3, 4], 0) == rows([4, 2, 0, 1, 3], 0)
-    assert rows([0, 1, 2, 3, 4], 0) != rows([0, 1, 2, 3, 4], 1)
-
-
-def test_packed_fragments_hold_whole_sentences_of_one_document() -> None:
-    documents = [
-        [[10] * 10, [11] * 20],  # fills 32 of 40 places
-        [[12] * 30],  # needs a new row
-        [[13] * 3],  # 8 places are left: too few to begin a fragment
-        [[14] * 50],  # longer than a row: cut
-    ]
-    packer = SentencePacker(seq_len=40, special=SPECIAL)
-    rows = [row for document in documents for row in packer.add(document, 0)] + packer.flush()
-    assert rows == [
-        [2, *[10] * 10, *[11] * 20, 3],
-        [2, *[12] * 30, 3],
-        [2, *[13] * 3, 3],
-        [2, *[14] * 38, 3],
-        [2, *[14] * 12, 3],
-    ]
-    packer = SentencePacker(seq_len=40, special=SPECIAL)
-    rows = [row for document in ([[10] * 5, [11] * 4], [[12] * 6]) for row in packer.add(document, 0)] + packer.flush()
-    assert rows == [[2, *[10] * 5, *[11] * 4, 3, 2, *[12] * 6, 3]]
-
-
-def test_a_sentence_is_not_split_where_the_next_row_can_hold_it() -> None:
-    packer = SentencePacker(seq_len=64, special=SPECIAL)
-    documents = [[sentence for sentence in document if len(sentence) <= 62] for document in make_documents(40)]
-    rows = [row for document in documents for row in packer.add(document, 0)] + packer.flush()
-    row_of = {token: number for number, row in enumerate(rows) for token in row if token >= 10}
-    for document in documents:
-        for sentence in document:
-            assert len({row_of[token] for token in sentence}) <= 1
-
-
-def test_padding_stands_at_the_end_and_structure_agrees() -> None:
-    rows = pad_rows([[2, 10, 3], [2, 11, 3, 2, 12, 13, 3]], 8, SPECIAL.pad, np.dtype("<u2"))
-    assert rows.tolist() == [[2, 10, 3, 0, 0, 0, 0, 0], [2, 11, 3, 2, 12, 13, 3, 0]]
-    assert rows.dtype == np.dtype("<u2")
-    assert sorted(fragment_lengths(structure(rows, SPECIAL).fragment).tolist()) == [3, 3, 4]
+def test_an_id_that_would_wrap_is_refused() -> None:
+    narrow = make_packer(
+        "packed", seq_len=8, special=BERT, pair_separators=1, seed=0, continues=WORDS, dtype=np.dtype("<u2")
+    )
+    batch = TokenBatch(np.array([65_546]), np.array([1]), np.array([1]), np.array([0], dtype=np.uint64))
+    with pytest.raises(DataError, match="65546"):
+        narrow.add(batch)

@@ -1,8 +1,11 @@
 """Shards are ordinary WebDataset tars, a pure function of their rows, and damage is found by name."""
 
+import contextlib
 import os
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -10,72 +13,99 @@ import pytest
 from data_prep import integrity, storage, tables, tokenizer
 from data_prep import manifest as manifests
 from data_prep.errors import DataError
-from data_prep.manifest import Documents, HeldoutDocuments, Manifest, SplitStats
-from data_prep.rows import SpecialIds
+from data_prep.manifest import HeldoutDocuments, SplitStats
+from data_prep.rows import fragment_lengths, structure
 from data_prep.shards import (
     ROWS_PER_MEMBER,
-    RowReader,
-    problems,
+    ShardWriter,
     row_dtype,
     row_stats,
     shard_bytes,
-    write_shard,
 )
+from data_prep.storage import LocalFolder
 from data_prep.tokenizer import TokenizerConfig
-from tests.shard_files import write_rows
-
-SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
-
-
-def make_rows(count: int, seq_len: int, vocab_size: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, vocab_size, (count, seq_len))
-
-
-def write_corpus(folder: Path, rows: np.ndarray, *, vocab_size: int, rows_per_shard: int) -> Manifest:
-    """A corpus whose train split holds `rows`, in two units, and whose held-out split is empty."""
-    half = len(rows) // 2
-    parts = []
-    for unit, part in enumerate((rows[:half], rows[half:])):
-        shards = write_rows(folder, "train", unit, part, rows_per_shard=rows_per_shard, vocab_size=vocab_size)
-        parts.append(row_stats(part, SPECIAL).model_copy(update={"shards": shards}))
-    manifest = Manifest(
-        config_sha256="c", inputs_sha256="i", seed=0, tokenizer_sha256="t", vocab_size=vocab_size, special=SPECIAL,
-        layout="segments", pair_separators=1, seq_len=rows.shape[1],
-        dtype="uint16" if vocab_size < 0xFFFF else "uint32", units=2,
-        documents=Documents(documents_in=0, out=0, train=0, heldout=0, text_bytes=0, rejected={}, topics={}),
-        heldout_documents=[], train=manifests.add_stats(parts, rows.shape[1]),
-        heldout=manifests.empty_stats(rows.shape[1]),
-    )  # fmt: skip
-    manifests.save(manifest, folder)
-    return manifest
+from tests.shard_files import SPECIAL, flip_a_bit, make_rows, write_corpus, write_rows
 
 
 @pytest.mark.parametrize(("seq_len", "vocab_size"), [(128, 8192), (37, 8192), (20, 70_000), (512, 50_265)])
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
 def test_size_is_arithmetic_and_members_hold_64_rows(tmp_path: Path, seq_len: int, vocab_size: int, count: int) -> None:
     rows = make_rows(count, seq_len, vocab_size)
-    path = tmp_path / "00003-001.tar"
-    size, _ = write_shard(path, rows, vocab_size=vocab_size)
+    (entry,) = write_rows(tmp_path, "train", 3, rows, rows_per_shard=256, vocab_size=vocab_size)
+    path = tmp_path / "train/00003-000.tar"
     dtype = row_dtype(vocab_size)
-    assert size == path.stat().st_size == shard_bytes(count, seq_len, dtype.itemsize)
+    assert entry.bytes == path.stat().st_size == shard_bytes(count, seq_len, dtype.itemsize)
+    assert (entry.rows, entry.members, entry.sha256) == (count, -(-count // 64), storage.sha256_of(path))
     with tarfile.open(path) as tar:
         members = tar.getmembers()
         content = b"".join(tar.extractfile(member).read() for member in members)  # type: ignore[union-attr]
     assert len(members) == -(-count // ROWS_PER_MEMBER)
-    assert [member.name for member in members][:1] == [f"00003-001-00000.u{dtype.itemsize * 8}"]
+    assert [member.name for member in members][:1] == [f"00003-000-00000.u{dtype.itemsize * 8}"]
     assert {(m.mtime, m.uid, m.gid, m.uname, m.gname) for m in members} == {(0, 0, 0, "", "")}
     assert np.array_equal(np.frombuffer(content, dtype).reshape(-1, seq_len), rows)
 
 
-def test_bytes_are_a_function_of_the_rows(tmp_path: Path) -> None:
-    rows = make_rows(100, 16, 500)
-    written = []
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        written.append(write_shard(tmp_path / name / "00000-000.tar", rows, vocab_size=500))
-    assert written[0] == written[1]
-    assert (tmp_path / "a/00000-000.tar").read_bytes() == (tmp_path / "b/00000-000.tar").read_bytes()
-    assert sorted(os.listdir(tmp_path / "a")) == ["00000-000.tar"]  # no temporary left
+def test_bytes_are_a_function_of_the_rows_however_they_arrive(tmp_path: Path) -> None:
+    rows = make_rows(300, 16, 500)
+    once = write_rows(tmp_path / "a", "train", 0, rows, rows_per_shard=128, vocab_size=500)
+    with ShardWriter(
+        storage.folder(tmp_path / "b"), "train", 0, seq_len=16, rows_per_shard=128, vocab_size=500
+    ) as writer:
+        for part in np.split(rows, [1, 1, 64, 130, 131, 290]):
+            writer.add(part)
+    assert writer.entries == once and [(entry.rows, entry.first_row) for entry in once] == [
+        (128, 0),
+        (128, 128),
+        (44, 256),
+    ]
+    for entry in once:
+        assert (tmp_path / "a" / entry.name).read_bytes() == (tmp_path / "b" / entry.name).read_bytes()
+    assert sorted(os.listdir(tmp_path / "a/train")) == ["00000-000.tar", "00000-001.tar", "00000-002.tar"]
+
+
+def test_no_rows_are_no_shard(tmp_path: Path) -> None:
+    assert write_rows(tmp_path, "train", 0, make_rows(0, 16, 500), rows_per_shard=64, vocab_size=500) == []
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_a_failed_unit_leaves_finished_shards_and_no_part_of_the_open_one(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RuntimeError),
+        ShardWriter(storage.folder(tmp_path), "train", 0, seq_len=16, rows_per_shard=64, vocab_size=500) as writer,
+    ):
+        writer.add(make_rows(150, 16, 500))
+        raise RuntimeError
+    assert sorted(os.listdir(tmp_path / "train")) == ["00000-000.tar", "00000-001.tar"]
+
+
+def test_a_disk_that_gives_back_something_else_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = LocalFolder.writer
+
+    @contextlib.contextmanager
+    def faulty(folder: LocalFolder, name: str) -> Iterator[IO[bytes]]:
+        with write(folder, name) as file:
+            yield _Faulty(file)
+
+    monkeypatch.setattr(LocalFolder, "writer", faulty)
+    with pytest.raises(DataError, match=r"train/00000-000\.tar: the disk did not give back"):
+        write_rows(tmp_path, "train", 0, make_rows(10, 16, 500), rows_per_shard=64, vocab_size=500)
+    assert not list(tmp_path.rglob("*.tar*"))
+
+
+class _Faulty:
+    """A file whose bytes come back with one bit changed."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        data = bytearray(self._file.read(size))
+        if data:
+            data[600] ^= 1
+        return bytes(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def test_plain_webdataset_reads_every_row(tmp_path: Path) -> None:
@@ -91,78 +121,13 @@ def test_plain_webdataset_reads_every_row(tmp_path: Path) -> None:
     assert np.array_equal(read, rows)
 
 
-@pytest.mark.parametrize("vocab_size", [900, 70_000])
-def test_reader_gathers_any_rows_in_any_order(tmp_path: Path, vocab_size: int) -> None:
-    rows = make_rows(333, 24, vocab_size)
-    manifest = write_corpus(tmp_path, rows, vocab_size=vocab_size, rows_per_shard=128)
-    reader = RowReader(tmp_path, "train", manifests.load(tmp_path))
-    assert len(reader) == 333
-    assert [shard.rows for shard in manifest.train.shards] == [128, 38, 128, 39]
-    for indices in (
-        np.arange(333),
-        np.random.default_rng(1).integers(0, 333, 1000),
-        np.array([332]),
-        np.array([], int),
-    ):
-        read = reader.rows(indices)
-        assert read.dtype == row_dtype(vocab_size) and read.shape == (len(indices), 24)
-        assert np.array_equal(read, rows[indices])
-
-
-def test_shard_of_names_the_shard_and_its_range(tmp_path: Path) -> None:
-    manifest = write_corpus(tmp_path, make_rows(333, 24, 900), vocab_size=900, rows_per_shard=128)
-    reader = RowReader(tmp_path, "train", manifest)
-    shard, first, count = reader.shard_of(np.array([0, 127, 128, 165, 166, 332]))
-    assert shard.tolist() == [0, 0, 1, 1, 2, 3]
-    assert first.tolist() == [0, 0, 128, 128, 166, 294]
-    assert count.tolist() == [128, 128, 38, 38, 128, 39]
-    with pytest.raises(IndexError):
-        reader.shard_of(np.array([333]))
-
-
-def test_missing_extra_and_cut_shards_are_found_on_opening_and_altered_ones_deep(tmp_path: Path) -> None:
-    rows = make_rows(300, 24, 900)
-    manifest = write_corpus(tmp_path, rows, vocab_size=900, rows_per_shard=128)
-    victim = tmp_path / "train/00001-000.tar"
-    original = victim.read_bytes()
-
-    with open(victim, "r+b") as file:
-        file.truncate(len(original) - 10_240)
-    with pytest.raises(DataError, match=r"train/00001-000\.tar has \d+ bytes instead of"):
-        RowReader(tmp_path, "train", manifest)
-
-    victim.unlink()
-    with pytest.raises(DataError, match=r"train/00001-000\.tar is missing"):
-        RowReader(tmp_path, "train", manifest)
-
-    victim.write_bytes(original)
-    extra = tmp_path / "train/00009-000.tar"
-    extra.write_bytes(b"")
-    with pytest.raises(DataError, match=r"train/00009-000\.tar is extra"):
-        RowReader(tmp_path, "train", manifest)
-    extra.unlink()
-
-    assert problems(tmp_path, "train", manifest, deep=True) == []
-    flip_a_bit(victim)
-    reader = RowReader(tmp_path, "train", manifest)
-    with pytest.raises(DataError, match=r"train/00001-000\.tar was altered"):
-        reader.verify(deep=True)
-    assert problems(tmp_path, "train", manifest, deep=True) == ["train/00001-000.tar was altered (its sha256 differs)"]
-
-
-def flip_a_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 3] ^= 1
-    path.write_bytes(content)
-
-
 def test_verify_names_every_altered_file_of_a_corpus(tmp_path: Path) -> None:
     manifest = write_corpus(tmp_path, make_rows(300, 24, 900), vocab_size=900, rows_per_shard=128)
     made = tokenizer.train(["The quick brown fox jumps over the lazy dog."], TokenizerConfig(vocab_size=128))
-    texts = tables.heldout_path(tmp_path, 0)
-    with tables.heldout_writer(texts) as writer:
+    corpus, held = storage.folder(tmp_path), tables.heldout_name(0)
+    with tables.heldout_writer(corpus, 0) as writer:
         for i in range(50):
-            writer.add((f"a:{i}", "topic", f"Text number {i}."), 100)
+            writer.add((f"a:{i}", "topic", f"Text number {i}."))
     manifest = manifest.model_copy(
         update={
             "tokenizer_sha256": made.save(tmp_path / "tokenizer"),
@@ -176,16 +141,16 @@ def test_verify_names_every_altered_file_of_a_corpus(tmp_path: Path) -> None:
     altered = ["train/00000-001.tar", "train/00001-000.tar", "tokenizer/vocab.txt", "tokenizer/tokenizer_config.json"]
     for name in altered:
         flip_a_bit(tmp_path / name)
-    with tables.heldout_writer(texts) as writer:  # a sound file of other texts
-        writer.add(("a:0", "topic", "Another text."), 100)
+    with tables.heldout_writer(corpus, 0) as writer:  # a sound file of other texts
+        writer.add(("a:0", "topic", "Another text."))
     with pytest.raises(DataError, match="run `electra prepare` again") as error:
         integrity.verify(tmp_path, manifest)
     assert all(f"{name} was altered" in str(error.value) for name in [*altered, "heldout_documents/00000.parquet"])
     assert str(error.value).count("was altered") == 5
 
     flip_a_bit(tmp_path / "tokenizer/tokenizer.json")
-    storage.write_bytes(texts, b"PAR1 nothing")
-    found = integrity.problems(tmp_path, manifest)
+    corpus.write_bytes(held, b"PAR1 nothing")
+    found = integrity.problems(corpus, manifest)
     assert "tokenizer/tokenizer.json was altered (its sha256 differs)" in found
     assert "heldout_documents/00000.parquet cannot be read" in found
 
@@ -225,3 +190,26 @@ def test_adding_statistics_renumbers_shards() -> None:
     total: SplitStats = manifests.add_stats(parts, 4)
     assert total.rows == 130
     assert [shard.first_row for shard in total.shards] == [0, 100]
+
+
+def test_statistics_are_those_of_the_rows_structure() -> None:
+    """On rows of random fragments, with one and with two separators, some rows full, some empty."""
+    generator = np.random.default_rng(5)
+    for separators in (1, 2):
+        rows = np.zeros((500, 40), dtype=np.uint16)
+        for row in rows[:-3]:
+            tokens: list[int] = []
+            while len(tokens) < 30 and generator.random() < 0.9:
+                a, b = generator.integers(1, 6), generator.integers(0, 5)
+                second = [9] * b + [3] if b else []
+                tokens += [2, *[9] * a, *[3] * (separators if b else 1), *second]
+            row[: min(len(tokens), 40)] = tokens[:40]
+            if len(tokens) >= 40:
+                row[39] = 3
+        shape = structure(rows, SPECIAL)
+        lengths = fragment_lengths(shape.fragment)
+        stats = row_stats(rows, SPECIAL)
+        assert (stats.tokens, stats.fragments) == (int(shape.real.sum()), len(lengths))
+        assert (stats.sum_L, stats.sum_L2) == (int(lengths.sum()), int((lengths**2).sum()))
+        assert stats.rows_with_pair == int((shape.types.max(axis=1) == 1).sum())
+        assert stats.row_lengths == np.bincount(shape.lengths, minlength=41).tolist()

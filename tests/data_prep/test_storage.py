@@ -40,7 +40,7 @@ def test_left_temporaries_are_removed_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "a.tar.tmp-12-ab").touch()
     (tmp_path / "a.tar").touch()
-    assert storage.remove_temporaries(tmp_path) == 1
+    storage.LocalFolder(tmp_path).remove_temporaries()
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a.tar"]
 
 

@@ -7,12 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tokenizers
 from pydantic import ValidationError
 from tokenizers import models, pre_tokenizers
 
-from data_prep import installed_docs, tokenizer
+from data_prep import installed_docs, pieces, tokenizer, vocabularies
 from data_prep.errors import DataError
 from data_prep.tokenizer import Tokenizer, TokenizerConfig
 
@@ -218,3 +219,42 @@ def test_missing_and_empty_are_errors(tmp_path: Path) -> None:
         tokenizer.train([""], WORDPIECE)
     with pytest.raises(ValidationError, match="keeps case"):
         TokenizerConfig(kind="bpe")
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_flat_arrays_hold_what_tokenizers_gives(kind: str, request: pytest.FixtureRequest, texts: list[str]) -> None:
+    made: Tokenizer = request.getfixturevalue(kind)
+    long = " ".join(texts)  # is cut in pieces, and makes more than one batch
+    assert len(long) > 3 * pieces.LONG
+    chosen = [*ODD, long, *texts[:50], "", long]
+    expected = [made._tokenizer.encode(text, add_special_tokens=False).ids for text in chosen]
+    flat = made.encode_flat(chosen)
+    assert flat.ids.dtype == np.uint16 and flat.ends.dtype == np.int64
+    assert flat.ids.tolist() == [i for ids in expected for i in ids]
+    assert np.diff(flat.ends, prepend=0).tolist() == [len(ids) for ids in expected]
+    assert made.encode(chosen) == expected
+
+
+def test_a_large_vocabulary_takes_four_bytes_an_id() -> None:
+    """0xFFFF stays free in two bytes, so 65,535 entries are one too many."""
+    for size, dtype in ((0xFFFE, np.uint16), (0xFFFF, np.uint32), (70_000, np.uint32)):
+        entries = [*vocabularies.BERT_ROLES.values(), *(f"w{i}" for i in range(size - 5))]
+        vocabulary = {entry: number for number, entry in enumerate(entries)}
+        made = Tokenizer(vocabularies.wordpiece(vocabulary, lowercase=True), "test")
+        assert made.vocab_size == size
+        flat = made.encode_flat([f"w{size - 6} w0", "w1"])
+        assert (flat.ids.dtype, flat.ids.tolist(), flat.ends.tolist()) == (dtype, [size - 1, 5, 6], [2, 3])
+
+
+def test_tokens_that_go_on_with_a_word(wordpiece: Tokenizer, bpe: Tokenizer) -> None:
+    entries = wordpiece.files()["vocab.txt"].decode().splitlines()
+    assert wordpiece.continues.shape == (1500,) and wordpiece.continues.dtype == np.bool_
+    assert wordpiece.continues.tolist() == [entry.startswith("##") for entry in entries]
+    assert 300 < wordpiece.continues.sum() < 1200
+    for text in ("return the number of files", "Return\nthe number\tof files"):
+        for made, number in ((wordpiece, 5), (bpe, 4)):  # the first word of a text has no blank to begin it in BPE
+            ids = made.encode_flat([text]).ids
+            assert (~made.continues[ids]).sum() == number
+    assert bpe.continues.shape == (1500,) and not bpe.continues[bpe.special.all()].any()
+    vocabulary = json.loads(bpe.files()["tokenizer.json"])["model"]["vocab"]
+    assert bpe.continues[vocabulary["a"]] and bpe.continues[vocabulary[","]] and not bpe.continues[vocabulary["Ġa"]]

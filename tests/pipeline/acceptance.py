@@ -12,8 +12,8 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
 from data_prep.manifest import load
+from data_prep.reader import RowReader
 from data_prep.rows import structure
-from data_prep.shards import RowReader
 from training.detection import sample_tokens
 from training.masking import RowKeys, plan_masks, sampling_uniforms
 

@@ -119,6 +119,7 @@ def write_corpus(out: Path) -> Manifest:
         heldout_documents=[],
         train=split(25_310),
         heldout=split(2_740),
+        sources=[],
     )
     (out / "corpus").mkdir(parents=True, exist_ok=True)
     manifests.save(manifest, out / "corpus")

@@ -88,7 +88,7 @@ def manifest() -> Manifest:
     return Manifest(
         config_sha256="c", inputs_sha256="i", seed=0, tokenizer_sha256="t", vocab_size=8192,
         special=SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4), layout="segments", pair_separators=1, seq_len=128,
-        dtype="uint16", units=1, heldout_documents=[], train=train, heldout=train,
+        dtype="uint16", units=1, heldout_documents=[], train=train, heldout=train, sources=[],
         documents=Documents(documents_in=1, out=1, train=1, heldout=0, text_bytes=1, rejected={}, topics={}),
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from data_prep.errors import DataError, PreflightError
+from data_prep.order import OrderConfig
 from data_prep.rows import SpecialIds
 from pipeline import tracking_cursor
 from pipeline.mlflow_store import Store
@@ -91,8 +92,8 @@ def write_checkpoint(run: Path, step: int) -> Path:
     entry = {"name": part.name, "bytes": 7, "sha256": hashlib.sha256(b"weights").hexdigest()}
     size = ModelConfig(embedding_size=8, hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8)
     identity = Identity(
-        arm=BertArm(learning_rate=1.0), model=size.encoder(64), optimizer=OptimizerConfig(), global_batch=1, steps=1,
-        warmup_steps=0, seq_len=8, seed=0, manifest_sha256="", tokenizer_sha256="",
+        arm=BertArm(learning_rate=1.0), model=size.encoder(64), optimizer=OptimizerConfig(), order=OrderConfig(),
+        global_batch=1, steps=1, warmup_steps=0, seq_len=8, seed=0, manifest_sha256="", tokenizer_sha256="",
     )  # fmt: skip
     spec = RunSpec(name=run.name, budget=1.0, flops_per_step=1.0, identity=identity, placement=Placement(micro_batch=1))
     manifest = {

@@ -1,12 +1,13 @@
 """Small synthetic corpora for the training tests: rows with some regularity to learn, in either layout."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from data_prep import manifest as manifests
 from data_prep import tokenizer as tokenizers
-from data_prep.manifest import Documents, Manifest, SplitStats
+from data_prep.manifest import Documents, Manifest, SourceStats, SplitStats
 from data_prep.rows import SpecialIds, structure
 from data_prep.shards import row_stats
 from tests.shard_files import write_rows
@@ -49,12 +50,15 @@ def make_rows(count: int, seed: int, packed: bool = False) -> np.ndarray:
     return rows
 
 
-def write_corpus(folder: Path, packed: bool = False, rows: int = 300) -> Manifest:
-    """A prepared corpus of synthetic rows in two train shards and one held-out shard."""
+def write_corpus(
+    folder: Path, packed: bool = False, rows: int = 300, sources: Sequence[tuple[int, int]] = ()
+) -> Manifest:
+    """A prepared corpus of synthetic rows in two shards a unit: one unit, or one for each of the sources, given as
+    (training rows, weight). The held-out rows are the first unit's."""
 
-    def split(name: manifests.Split, count: int, seed: int) -> SplitStats:
+    def unit(name: manifests.Split, number: int, count: int, seed: int) -> SplitStats:
         stored = make_rows(count, seed, packed)
-        shards = write_rows(folder, name, 0, stored, rows_per_shard=-(-count // 2), vocab_size=VOCAB)
+        shards = write_rows(folder, name, number, stored, rows_per_shard=-(-count // 2), vocab_size=VOCAB)
         return row_stats(stored, SPECIAL).model_copy(update={"shards": shards})
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,6 +73,8 @@ def write_corpus(folder: Path, packed: bool = False, rows: int = 300) -> Manifes
     vocabulary = folder / "vocab.txt"
     vocabulary.write_text("\n".join(words) + "\n")
     tokenizer_sha256 = tokenizers.load(vocabulary).save(folder / "tokenizer")
+    train = [unit("train", number, count, 1 + 2 * number) for number, (count, _) in enumerate(sources or [(rows, 1)])]
+    heldout = unit("heldout", 0, 40, 2)
     manifest = Manifest(
         config_sha256="0" * 64,
         inputs_sha256="0" * 64,
@@ -80,11 +86,21 @@ def write_corpus(folder: Path, packed: bool = False, rows: int = 300) -> Manifes
         pair_separators=1,
         seq_len=SEQ_LEN,
         dtype="uint16",
-        units=1,
+        units=len(train),
         documents=Documents(documents_in=1, out=1, train=1, heldout=0, text_bytes=1, rejected={}, topics={}),
         heldout_documents=[],
-        train=split("train", rows, 1),
-        heldout=split("heldout", 40, 2),
+        train=manifests.add_stats(train, SEQ_LEN),
+        heldout=heldout,
+        sources=[
+            SourceStats(
+                kind="synthetic",
+                weight=weight,
+                units=1,
+                train=train[number].model_copy(update={"shards": []}),
+                heldout=manifests.empty_stats(SEQ_LEN) if number else heldout.model_copy(update={"shards": []}),
+            )
+            for number, (_, weight) in enumerate(sources)
+        ],
     )
     manifests.save(manifest, folder)
     return manifest

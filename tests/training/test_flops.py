@@ -8,9 +8,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from data_prep.errors import ConfigError
-from data_prep.manifest import load
+from data_prep.order import OrderConfig, order_of
+from data_prep.reader import RowReader
 from data_prep.rows import fragment_lengths, structure
-from data_prep.shards import RowReader
 from tests.training.synthetic import SEQ_LEN, SPECIAL, VOCAB, make_rows, partners_within, write_corpus
 from training.flops import Counts, executed_counts, network_costs, train_flops
 from training.loader import Loader
@@ -120,14 +120,28 @@ def test_the_planned_mean_is_exact_over_an_epoch(arm: ArmConfig, tmp_path: Path)
     """Every row once: the sum of the steps' counts is the manifest's mean times the rows."""
     manifest = write_corpus(tmp_path, rows=120)
     objective = build(arm, ENCODER, SPECIAL, seq_len=SEQ_LEN, packed=False)
-    loader = Loader(
-        RowReader(tmp_path, "train", load(tmp_path)), objective, SPECIAL, seed=0, global_batch=24, micro_batch=5
-    )
+    reader, order = RowReader(tmp_path, "train", manifest), order_of(manifest, "train", 0, OrderConfig())
+    loader = Loader(reader, objective, SPECIAL, order, global_batch=24, micro_batch=5)
     total = Counts()
     for step in loader.steps(0, 5):
         total = total + step.flop_counts
     mean = mean_counts(manifest, arm)
     assert train_flops(arm, ENCODER, total) == pytest.approx(120 * train_flops(arm, ENCODER, mean), rel=1e-12)
+
+
+@pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.label)
+def test_the_planned_mean_of_mixed_sources_goes_by_their_weights(arm: ArmConfig, tmp_path: Path) -> None:
+    """Turn and turn about, 80 positions are one epoch of the source of 40 rows and two of the source of 20."""
+    manifest = write_corpus(tmp_path, sources=[(40, 3), (20, 3)])
+    objective = build(arm, ENCODER, SPECIAL, seq_len=SEQ_LEN, packed=False)
+    reader, order = RowReader(tmp_path, "train", manifest), order_of(manifest, "train", 0, OrderConfig(window_shards=1))
+    total = Counts()
+    for step in Loader(reader, objective, SPECIAL, order, global_batch=16, micro_batch=5).steps(0, 5):
+        total = total + step.flop_counts
+    mean = mean_counts(manifest, arm)
+    assert train_flops(arm, ENCODER, total) == pytest.approx(80 * train_flops(arm, ENCODER, mean), rel=1e-12)
+    unweighted = mean_counts(manifest.model_copy(update={"sources": []}), arm)
+    assert unweighted.tokens == manifest.train.tokens / 60 != mean.tokens
 
 
 def test_arms_at_one_budget_plan_equal_flops(tmp_path: Path) -> None:
@@ -142,11 +156,12 @@ def test_arms_at_one_budget_plan_equal_flops(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.label)
 def test_short_runs_are_planned_from_the_rows_they_will_read(arm: ArmConfig, tmp_path: Path) -> None:
     """The ledger's sum over the planned steps is the planned sum, and misses the budget by half a step at most."""
-    manifest = write_corpus(tmp_path, rows=120)
-    training = TrainingConfig(global_batch=7, micro_batch=7)
+    manifest = write_corpus(tmp_path, sources=[(60, 2), (60, 1)])
+    training = TrainingConfig(global_batch=7, micro_batch=7, order=OrderConfig(window_shards=1))
     spec = plan_run(arm=arm, model=MODEL, training=training, manifest=manifest, budget=3e8, seed=5, corpus_dir=tmp_path)
     objective = build(arm, ENCODER, SPECIAL, seq_len=SEQ_LEN, packed=False)
-    loader = Loader(RowReader(tmp_path, "train", manifest), objective, SPECIAL, seed=5, global_batch=7, micro_batch=7)
+    reader, order = RowReader(tmp_path, "train", manifest), order_of(manifest, "train", 5, training.order)
+    loader = Loader(reader, objective, SPECIAL, order, global_batch=7, micro_batch=7)
     costs = [train_flops(arm, ENCODER, step.flop_counts) for step in loader.steps(0, spec.steps)]
     assert sum(costs) == pytest.approx(spec.steps * spec.flops_per_step, rel=1e-12)
     assert abs(sum(costs) - 3e8) <= max(costs) / 2

@@ -10,6 +10,7 @@ import torch
 
 from data_prep.errors import CheckpointError, ConfigError, DivergedError
 from data_prep.manifest import load
+from data_prep.order import OrderConfig
 from training import checkpoint
 from training.loop import train
 from training.metrics import read_metrics
@@ -162,6 +163,8 @@ def test_a_changed_identity_is_refused_by_key(corpus: Path, tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="another global_batch"):
         train(other, corpus, tmp_path, CPU)
     assert (tmp_path / "run.json").read_bytes() == record
+    with pytest.raises(ConfigError, match="another order"):
+        train(spec_for(ARMS[2], corpus, steps=6, order=OrderConfig(window_shards=1)), corpus, tmp_path, CPU)
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_a_lone_one_refused(corpus: Path, tmp_path: Path) -> None:

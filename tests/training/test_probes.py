@@ -162,16 +162,16 @@ def test_probes_depend_on_the_documents_and_the_seed_alone(corpus: Path, tmp_pat
 
 
 def test_the_sides_do_not_depend_on_which_other_documents_there_are(corpus: Path, tmp_path: Path) -> None:
-    sides = {document.id: document.dev for document in read_documents(corpus / "heldout_documents", CONFIG)}
+    sides = {document.id: document.dev for document in read_documents(corpus, CONFIG)}
     fewer = write(tmp_path, documents()[:50])
-    assert all(sides[document.id] == document.dev for document in read_documents(fewer / "heldout_documents", CONFIG))
+    assert all(sides[document.id] == document.dev for document in read_documents(fewer, CONFIG))
     assert 0.2 < np.mean(list(sides.values())) < 0.4  # dev_fraction .3 of 400
 
 
 def test_reading_is_bounded_and_a_cut_sentence_is_dropped(tmp_path: Path) -> None:
     rows = documents(100)
     rows[0]["text"] = " ".join(f"This is sentence number {i} of many." for i in range(1000))
-    folder = write(tmp_path, rows) / "heldout_documents"
+    folder = write(tmp_path, rows)
     read = {document.id: document for document in read_documents(folder, CONFIG)}
     assert sum(len(text) + 1 for text in read["doc0"].sentences) <= 4000
     assert read["doc0"].sentences[-1].endswith(" of many.")

@@ -1,0 +1,1 @@
+"""Benchmarks, run by hand; each prints a ratio against a peer run beside it."""
