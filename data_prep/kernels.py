@@ -25,22 +25,21 @@ _OPTIONS: dict[str, Any] = {"_nrt": False, "forceinline": True}
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function, for the types it is first called with."""
-    try:
-        return numba.njit(cache=True, **_OPTIONS)(function)
-    except RuntimeError:  # numba found no folder for its cache
-        if (folder := _private_folder()) is None:
-            return numba.njit(**_OPTIONS)(function)
-        vars(numba.config)["CACHE_DIR"] = folder
-        return numba.njit(cache=True, **_OPTIONS)(function)
+    for _ in range(2):
+        try:
+            return numba.njit(cache=True, **_OPTIONS)(function)
+        except RuntimeError:  # numba found no folder for its cache
+            vars(numba.config)["CACHE_DIR"] = _private_folder()
+    return numba.njit(**_OPTIONS)(function)
 
 
-def _private_folder() -> str | None:
-    """A folder that nobody else can write: what lies in a cache is run."""
+def _private_folder() -> str:
+    """A folder that nobody else can write, for what lies in a cache is run; empty where there can be none."""
     folder = Path(tempfile.gettempdir()) / f"compiled-kernels-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
     except OSError:
-        return None
+        return ""
     private = status.st_uid == os.getuid() and status.st_mode & 0o077 == 0 and not folder.is_symlink()
-    return str(folder) if private and os.access(folder, os.W_OK) else None
+    return str(folder) if private and os.access(folder, os.W_OK) else ""

@@ -51,9 +51,10 @@ class Located(NamedTuple):
     def strings(self, text: int) -> list[str]:
         """The sentences of a text."""
         first = self.document_ends[text - 1] if text else 0
-        start = self.text_ends[text - 1] + 1 if text else 1
-        places = [start, *self.ends[first : self.document_ends[text]].tolist()]
-        return [self.data[begin:end].tobytes().decode("utf-8", "surrogatepass") for begin, end in pairwise(places)]
+        start = int(self.text_ends[text - 1]) + 1 if text else 1
+        content = self.data[start : self.text_ends[text]].tobytes()
+        places = [0, *(self.ends[first : self.document_ends[text]] - start).tolist()]
+        return [content[begin:end].decode("utf-8", "surrogatepass") for begin, end in pairwise(places)]
 
 
 def split(texts: Sequence[str]) -> tuple[list[str], Positions]:

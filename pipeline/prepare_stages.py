@@ -122,7 +122,7 @@ class Stages:
                 for key in ("layout", "discard_overflow", "seq_len", "heldout_fraction", "rows_per_shard")
             },
         }
-        verdict = self._engine(documents, made)
+        verdict = self.engine(documents, made)
         units = [
             self.unit(
                 f"rows {number:05d}",
@@ -141,7 +141,7 @@ class Stages:
         ]
         return self.run("rows", rows_unit, units, [result["text_bytes"] for result in documents])
 
-    def _engine(self, documents: Sequence[Result], made: Result) -> Result:
+    def engine(self, documents: Sequence[Result], made: Result) -> Result:
         """The verdict on the fast engine for this tokenizer, made anew for every version of it."""
         from data_prep import engines
         from data_prep.row_units import EngineTask, engine_unit
