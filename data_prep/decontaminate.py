@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from data_prep import evaluation_sets, ngram_index, sections, shingles
+from data_prep import evaluation_sets, ngram_index, shingles
 from data_prep.evaluation_sets import EvaluationSet, Split
 from data_prep.neardup import read_excluded
 from data_prep.ngram_index import Hits
@@ -104,7 +104,7 @@ def index_unit(task: IndexTask) -> dict[str, Any]:
             for name, count in sorted(Counter(tasks).items())
         },
         "read": [file.where for file in files],
-        "files": sections.listed(corpus, [INDEX, EXAMPLES]),
+        "files": corpus.listed([INDEX, EXAMPLES]),
     }
 
 
@@ -137,7 +137,7 @@ def decontaminate_unit(task: DecontaminateTask) -> dict[str, Any]:
         "documents_removed": len(removed),
         "documents_cut": len({row for row, _, _ in cuts}),
         "characters_cut": sum(stop - start for _, start, stop in cuts),
-        "files": sections.listed(corpus, names),
+        "files": corpus.listed(names),
     }
 
 

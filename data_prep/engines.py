@@ -7,7 +7,6 @@ reference. So no output ever depends on the engine. An engine runs on the callin
 words is bounded. Text that spells a special token stays text: an engine is built without any.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from data_prep import tokenizer
@@ -152,7 +152,8 @@ def fast_engine(reference: Tokenizer) -> Engine | str:
         return f"there is no fast engine for {model} tokenizers"
     if any(not token["special"] for token in state["added_tokens"]):
         return f"{name} is not used for a tokenizer with added tokens that text can become"
-    bare = json.dumps(state | {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None})
+    unsaid: dict[str, Any] = {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+    bare = orjson.dumps(state | unsaid).decode()
     try:
         return ENGINES[name](bare, reference)
     except (ImportError, metadata.PackageNotFoundError):

@@ -43,7 +43,7 @@ def sets_unit(task: NearTask) -> dict[str, Any]:
     rows_name, sets_name = _sets_names(task.unit)
     corpus.write_bytes(rows_name, rows.astype("<i8").tobytes())
     sections.write(corpus, sets_name, _sets(corpus, task, rows), len(rows))
-    return {"candidates": len(rows), "files": sections.listed(corpus, [rows_name, sets_name])}
+    return {"candidates": len(rows), "files": corpus.listed([rows_name, sets_name])}
 
 
 def _sets(corpus: Folder, task: NearTask, rows: NDArray[np.int64]) -> Iterator[shingles.Hashes]:
@@ -68,7 +68,7 @@ def check_unit(task: NearTask) -> dict[str, Any]:
     name = _edges_name(task.unit)
     similar = np.concatenate(found)
     corpus.write_bytes(name, similar.astype("<i8").tobytes())
-    return {"pairs": len(pairs), "similar": len(similar), "files": sections.listed(corpus, [name])}
+    return {"pairs": len(pairs), "similar": len(similar), "files": corpus.listed([name])}
 
 
 def _similar(corpus: Folder, task: NearTask, pairs: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
@@ -147,7 +147,7 @@ def union_unit(task: UnionTask) -> dict[str, Any]:
         "by_source": by_source,
         "alarms": _alarms(by_source, task.config.alarm_fraction),
         "sha256": sha256,
-        "files": sections.listed(corpus, [REMOVALS]),
+        "files": corpus.listed([REMOVALS]),
     }
 
 

@@ -98,7 +98,7 @@ def signatures_unit(task: NearTask) -> dict[str, Any]:
         documents += len(kept)
     name = _bands_name(task.unit)
     _write_bands(corpus, name, np.concatenate(keys), np.concatenate(rows))
-    return {"documents": documents, "files": sections.listed(corpus, [name])}
+    return {"documents": documents, "files": corpus.listed([name])}
 
 
 def _write_bands(corpus: Folder, name: str, keys: shingles.Hashes, rows: NDArray[np.int64]) -> None:
@@ -126,7 +126,7 @@ def pairs_unit(task: PairsTask) -> dict[str, Any]:
     return {
         "pairs": len(pairs),
         "pairs_left_out": left_out,  # in buckets too large for all their pairs
-        "files": sections.listed(corpus, names),
+        "files": corpus.listed(names),
     }
 
 

@@ -94,7 +94,7 @@ class ObjectFolder(Folder):
             ) from None
 
     @contextlib.contextmanager
-    def writer(self, name: str) -> Iterator[IO[bytes]]:
+    def writer(self, name: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
         with tempfile.TemporaryFile(prefix="electra-") as file:
             yield file
             file.flush()

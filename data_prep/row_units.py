@@ -7,8 +7,6 @@ packer's open rows. The fast engine is used where `data_prep.engines` accepted i
 a difference, the unit is done again with the reference, and the result says so.
 """
 
-import functools
-import json
 import os
 import time
 from collections import Counter
@@ -29,7 +27,7 @@ from data_prep.settings import Settings
 from data_prep.shards import ShardWriter, row_dtype, row_stats
 from data_prep.storage import Folder
 from data_prep.tokenizer import Tokenizer
-from data_prep.units import is_heldout, listed
+from data_prep.units import is_heldout
 
 GATE_DOCUMENTS = 2_000  # shown to a fast engine before it is trusted
 _REFERENCE = {"accepted": False}
@@ -75,13 +73,13 @@ def rows_unit(task: RowsTask) -> dict[str, Any]:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one unit, one core
     began = time.process_time()
     corpus = storage.folder(task.corpus)
-    tools = _tools(task.corpus, task.tokenizer_sha256, json.dumps(task.verdict, sort_keys=True))
+    tools = _tools(corpus, task.tokenizer_sha256, task.verdict)
     mismatch = None
     try:
         result = _rows(task, corpus, tools)
     except engines.EngineMismatch as difference:
         mismatch = str(difference)
-        tools = _tools(task.corpus, task.tokenizer_sha256, json.dumps(_REFERENCE))
+        tools = _tools(corpus, task.tokenizer_sha256, _REFERENCE)
         result = _rows(task, corpus, tools)
     return {
         **result,
@@ -98,12 +96,20 @@ class _Tools(NamedTuple):
     aligner: Aligner
 
 
-@functools.lru_cache(maxsize=2)  # a worker runs many units; building costs as much as encoding some megabytes
-def _tools(location: str, tokenizer_sha256: str, verdict: str) -> _Tools:
-    path = storage.folder(location).local(f"{TOKENIZER}/{tokenizer.FILE_NAME}", sha256=tokenizer_sha256)
-    made = tokenizer.load(path.parent)
-    encoder = engines.checked_encoder(made, tokenizer_sha256, json.loads(verdict))
-    return _Tools(made, encoder, Aligner(made))
+# By tokenizer and engine: a worker runs many units, and building costs as much as encoding some megabytes.
+_TOOLS: dict[tuple[Any, ...], _Tools] = {}
+_MOST_TOOLS = 2
+
+
+def _tools(corpus: Folder, tokenizer_sha256: str, verdict: dict[str, Any]) -> _Tools:
+    key = tokenizer_sha256, *(verdict.get(name) for name in ("accepted", "engine", "version"))
+    if key not in _TOOLS:
+        path = corpus.local(f"{TOKENIZER}/{tokenizer.FILE_NAME}", sha256=tokenizer_sha256)
+        made = tokenizer.load(path.parent)
+        if len(_TOOLS) == _MOST_TOOLS:
+            _TOOLS.clear()
+        _TOOLS[key] = _Tools(made, engines.checked_encoder(made, tokenizer_sha256, verdict), Aligner(made))
+    return _TOOLS[key]
 
 
 def _rows(task: RowsTask, corpus: Folder, tools: _Tools) -> dict[str, Any]:
@@ -127,7 +133,6 @@ def _rows(task: RowsTask, corpus: Folder, tools: _Tools) -> dict[str, Any]:
             for i in (chosen - batch.first).tolist():
                 held_documents.add((batch.ids[i], batch.topics[i], batch.texts[i]))
             topics.update(batch.topics[i] for i in (rows[keep[rows]] - batch.first).tolist())
-    shards = [[shard.name, shard.bytes, shard.sha256] for sink in (train, heldout) for shard in sink.stats.shards]
     return {
         "train": train.stats.model_dump(mode="json"),
         "heldout": heldout.stats.model_dump(mode="json"),
@@ -144,7 +149,7 @@ def _rows(task: RowsTask, corpus: Folder, tools: _Tools) -> dict[str, Any]:
             "documents": heldout.documents,
             "sha256": held_documents.sha256,
         },
-        "files": [*shards, *listed(corpus, [tables.heldout_name(task.unit)])],
+        "files": [*train.files, *heldout.files, *corpus.listed([tables.heldout_name(task.unit)])],
     }
 
 
@@ -203,6 +208,11 @@ class _Sink:
             self._store(self._packer.flush())
         self._writer.__exit__(kind, error, trace)
         self.stats = self.stats.model_copy(update={"shards": self._writer.entries})
+
+    @property
+    def files(self) -> list[list[Any]]:
+        """The shards as `Folder.listed` has them."""
+        return self._writer.files
 
     @property
     def discarded_tokens(self) -> int:

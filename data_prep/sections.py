@@ -71,8 +71,3 @@ def read(corpus: Folder, name: str, dtype: Any, sections: int, start: int, stop:
             return SectionReader(file, f"{corpus}/{name}", dtype, sections).read(start, stop)
     except FileNotFoundError:
         raise DataError(f"{corpus}/{name} is missing: run `electra prepare` again to make it anew.") from None
-
-
-def listed(corpus: Folder, names: list[str]) -> list[list[Any]]:
-    """Name, size and sha256 of files, as records of finished work hold them."""
-    return [[name, corpus.size(name), corpus.sha256(name)] for name in names]

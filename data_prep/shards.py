@@ -96,6 +96,7 @@ class ShardWriter:
         self._shard: _OpenShard | None = None
         self._stack = ExitStack()
         self.entries: list[ShardEntry] = []
+        self.files: list[list[Any]] = []  # as `Folder.listed` has them
 
     def __enter__(self) -> "ShardWriter":
         return self
@@ -135,8 +136,9 @@ class ShardWriter:
         shard, self._shard = self._shard, None
         if shard is None:
             return
-        size, sha256 = shard.close()
+        size, sha256, xxh3 = shard.close()
         self._stack.close()  # from here on the shard exists
+        self.files.append([shard.name, size, xxh3])
         self.entries.append(
             ShardEntry(
                 name=shard.name,
@@ -175,8 +177,9 @@ class _OpenShard:
         self.members += 1
         self.rows += len(member)
 
-    def close(self) -> tuple[int, str]:
-        """(bytes, sha256) of the finished tar. DataError when the disk gives back something else than was written."""
+    def close(self) -> tuple[int, str, str]:
+        """(bytes, SHA-256, XXH3-128) of the finished tar. DataError: the disk gives back something else than was
+        written."""
         self._tar.close()
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -189,4 +192,4 @@ class _OpenShard:
             raise DataError(
                 f"{self.name}: the disk did not give back the rows that were written; check the disk and run again."
             )
-        return size, self._sha256.hexdigest()
+        return size, self._sha256.hexdigest(), self._xxh3.hexdigest()

@@ -15,10 +15,12 @@ import os
 import secrets
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
+
+import xxhash
 
 from data_prep.errors import DataError, PreflightError
 
@@ -27,21 +29,24 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextlib.contextmanager
-def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
-    """A binary file that appears under `path` only when the block ends without an exception."""
+def atomic_writer(path: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
+    """A binary file that appears under `path` only when the block ends without an exception; not `durable`: it may be
+    cut or empty after the machine (not the process) died."""
     temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with open(temporary, "w+b") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno in _FULL:
             error.filename = str(path)  # the system names no file when a write fails
         raise
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -108,8 +113,9 @@ class Folder(ABC):
         """Make sure that it can be written to. PreflightError gives the reason why not."""
 
     @abstractmethod
-    def writer(self, name: str) -> AbstractContextManager[IO[bytes]]:
-        """A readable and writable binary file that appears as `name`, whole, when the block ends without exception."""
+    def writer(self, name: str, *, durable: bool = True) -> AbstractContextManager[IO[bytes]]:
+        """A readable and writable binary file that appears as `name`, whole, when the block ends without exception.
+        Not `durable`: a file whose hash is compared before it is ever trusted, which saves waiting for the disk."""
 
     @abstractmethod
     def open(self, name: str) -> Any:
@@ -172,11 +178,23 @@ class Folder(ABC):
 
     def sha256(self, name: str) -> str:
         """SHA-256 (hex) of a file's bytes."""
-        digest = hashlib.sha256()
+        return self._digest(name, hashlib.sha256())
+
+    def listed(self, names: Sequence[str]) -> list[list[Any]]:
+        """[name, bytes, XXH3-128] of files that were just written, as the records of finished work hold them."""
+        return [[name, self.size(name), self._digest(name, xxhash.xxh3_128())] for name in names]
+
+    def holds(self, listed: Sequence[Any]) -> bool:
+        """Whether a file is what `listed` said of it: by its content on a disk; in an object store, which guards it,
+        by its size."""
+        name, size, digest = listed
+        return self.size(name) == size and (not self.is_local or self._digest(name, xxhash.xxh3_128()) == digest)
+
+    def _digest(self, name: str, digest: Any) -> str:
         with self.open(name) as file:
             while block := file.read(1 << 20):
                 digest.update(block)
-        return digest.hexdigest()
+        return str(digest.hexdigest())
 
 
 class LocalFolder(Folder):
@@ -191,10 +209,10 @@ class LocalFolder(Folder):
     def prepare(self) -> None:
         make_folder(self.path)
 
-    def writer(self, name: str) -> AbstractContextManager[IO[bytes]]:
+    def writer(self, name: str, *, durable: bool = True) -> AbstractContextManager[IO[bytes]]:
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        return atomic_writer(path)
+        return atomic_writer(path, durable=durable)
 
     def open(self, name: str) -> Any:
         try:

@@ -124,7 +124,7 @@ class DocumentWriter:
 @contextlib.contextmanager
 def document_writer(corpus: Folder, unit: int) -> Iterator[DocumentWriter]:
     """The clean documents of a unit, with their hashes and sizes; the files appear when the block ends."""
-    with corpus.writer(documents_name(unit)) as file:
+    with corpus.writer(documents_name(unit), durable=False) as file:
         writer = DocumentWriter(file)
         yield writer
         writer.close()

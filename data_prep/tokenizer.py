@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import orjson
 import tokenizers
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt, model_validator
@@ -144,7 +145,7 @@ class Tokenizer:
 
     def state(self) -> dict[str, Any]:
         """What tokenizer.json holds."""
-        state: dict[str, Any] = json.loads(self._tokenizer.to_str())
+        state: dict[str, Any] = orjson.loads(self._tokenizer.to_str())
         return state
 
     def save(self, folder: Path) -> str:

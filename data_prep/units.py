@@ -6,7 +6,7 @@ duplicates and contaminated documents → `removals.parquet`.  tokenizer (once):
 stage, are in `data_prep.row_units`. Outputs are durable when a function returns; no clock, host or worker count enters
 them. Memory: a unit holds a few megabytes of text and its largest document; merging holds some 40 bytes for every
 document of the corpus, and training a tokenizer its sample. Nothing here knows where or in which order units run. A
-result's `files` lists what was written, with size and sha256, so that a record can be checked against the disk; its
+result's `files` lists what was written, with size and hash, so that a record can be checked against the disk; its
 `cpu_seconds` says what it cost and is no part of anything that is kept.
 """
 
@@ -77,7 +77,7 @@ def documents_unit(task: DocumentsTask) -> dict[str, Any]:
         "read_bytes": intake.read_bytes,
         "cut_off": intake.cut_off,
         "sha256": writer.sha256,
-        "files": listed(corpus, files),
+        "files": corpus.listed(files),
         "cpu_seconds": time.process_time() - began,
     }
 
@@ -186,7 +186,7 @@ def tokenizer_unit(task: TokenizerTask) -> dict[str, Any]:
         "pair_separators": made.pair_separators,
         "sample_documents": len(texts),
         "sample_bytes": sum(len(text.encode()) for text in texts),
-        "files": listed(corpus, [f"{TOKENIZER}/{name}" for name in sorted(content)]),
+        "files": corpus.listed([f"{TOKENIZER}/{name}" for name in sorted(content)]),
         "cpu_seconds": time.process_time() - began,
     }
 
@@ -214,8 +214,3 @@ def _sample(corpus: Folder, task: TokenizerTask) -> list[str]:
 def is_heldout(keys: NDArray[np.uint64], fraction: float) -> NDArray[np.bool_]:
     """`[n]`: the held-out share, a function of the text alone: never of the seed, so that seeds share it."""
     return keyed.uniforms(keyed.key("heldout"), keys.view(np.int64), 1)[:, 0] < fraction
-
-
-def listed(corpus: Folder, names: list[str]) -> list[list[Any]]:
-    """[name, bytes, sha256] of files that were just written."""
-    return [[name, corpus.size(name), corpus.sha256(name)] for name in names]

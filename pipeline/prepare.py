@@ -2,7 +2,7 @@
 
 Every stage is a set of units with commit records, so the same command after any interruption continues, and the result
 is the same bytes whatever happened on the way and however many workers there were. What exists on a disk is trusted
-only once its SHA-256 was compared (in an object store, which keeps its own, its size), and a unit with a damaged file
+only once its hash was compared (in an object store, which keeps its own, its size), and a unit with a damaged file
 is redone. A finished corpus is recognised without starting Ray. On a cluster, sources and corpus folder lie where every
 node sees them. Holds no data logic of its own: that is `data_prep`; how stages run is `pipeline.prepare_stages`.
 """

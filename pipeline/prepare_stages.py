@@ -222,10 +222,7 @@ class Stages:
         result = committed(unit)
         if result is None:
             return False
-        return all(
-            self.corpus.size(name) == size and (not self.corpus.is_local or self.corpus.sha256(name) == sha256)
-            for name, size, sha256 in result.get("files", [])
-        )
+        return all(self.corpus.holds(listed) for listed in result.get("files", []))
 
 
 def _slots() -> float:

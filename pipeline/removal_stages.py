@@ -200,4 +200,4 @@ def _exclude(stages: "Stages", name: str, removed: Mapping[tuple[int, int], str]
 
 def _hashes(results: Sequence["Result"]) -> str:
     """One hash over all files that units wrote."""
-    return fingerprint([[name, sha256] for result in results for name, _, sha256 in result["files"]])
+    return fingerprint([[name, digest] for result in results for name, _, digest in result["files"]])

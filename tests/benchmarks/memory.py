@@ -21,11 +21,7 @@ from tests.benchmarks.texts import documents, write_jsonl
 
 def peak(path: Path, vocabulary: Path, folder: Path) -> float:
     """In this process: the stages over `path`; MB at the peak."""
-    settings = config(path, "packed", CONTROL_ONLY)
-    settings = settings.model_copy(
-        update={"tokenizer": settings.tokenizer.model_copy(update={"path": str(vocabulary)})}
-    )
-    road = Road(settings, folder)
+    road = Road(config(path, "packed", CONTROL_ONLY, vocabulary), folder)
     road.documents()
     sha256 = road.tokenizer()
     road.rows(sha256, road.verdict(sha256))

@@ -33,15 +33,23 @@ PEER_MEGABYTES = 6.0
 CONTROL_ONLY = CleaningConfig(min_chars=0, min_letters=0.0, max_symbols=1.0, whitespace=False)
 
 
-def config(path: Path, layout: str, cleaning: CleaningConfig) -> CorpusConfig:
-    """One plain JSONL file."""
+def config(
+    path: Path, layout: str, cleaning: CleaningConfig, vocabulary: Path | None = None, kind: str = "wordpiece"
+) -> CorpusConfig:
+    """One plain JSONL file; the vocabulary is trained where none is given."""
     return CorpusConfig.model_validate(
         {
             "sources": [{"kind": "jsonl", "path": str(path)}],
             "cleaning": cleaning.model_dump(),
             "layout": layout,
             "seq_len": SEQ_LEN,
-            "tokenizer": {"vocab_size": 30_522, "sample_bytes": 3_000_000},
+            "tokenizer": {
+                "kind": kind,
+                "lowercase": kind == "wordpiece",
+                "vocab_size": 30_522 if kind == "wordpiece" else 50_265,
+                "sample_bytes": 3_000_000,
+                "path": str(vocabulary) if vocabulary is not None else None,
+            },
         }
     )
 
@@ -114,41 +122,50 @@ def main() -> None:
         path, small = Path(folder) / "text.jsonl", Path(folder) / "small.jsonl"
         size = write_jsonl(path, megabytes) / 1e6
         write_jsonl(small, PEER_MEGABYTES)
-        _warm_up(small, Path(folder) / "warm")
         print(f"{size:.1f} MB of English; MB a second of CPU on one core")
-        road = Road(config(path, "packed", CONTROL_ONLY), Path(folder) / "packed")
-        documents_seconds = road.documents()
-        sha256 = road.tokenizer()
-        texts = list(documents(PEER_MEGABYTES))
-        encode_seconds, peer_seconds = peer(tokenizer.load(Path(folder) / "packed" / "tokenizer"), texts)
-        ceiling, rate_of_peer = PEER_MEGABYTES / encode_seconds, PEER_MEGABYTES / peer_seconds
-        show("tokenizers.encode_batch_fast alone", ceiling)
-        show("the same, and a tar of one row a member", rate_of_peer, 1.0)
-        verdict = road.verdict(sha256)
-        rows_seconds = road.rows(sha256, verdict)
-        rate = size / (documents_seconds + rows_seconds)
-        show(f"JSONL → packed shards, {verdict['engine'] or 'reference'}", rate, rate / rate_of_peer)
-        show("  of it reading, cleaning, duplicates", size / documents_seconds)
-        show("  of it tokenizing, packing, writing", size / rows_seconds)
-        road = Road(config(small, "packed", CONTROL_ONLY), Path(folder) / "reference")
-        seconds = road.documents() + road.rows(road.tokenizer(), {"accepted": False})
-        rate = PEER_MEGABYTES / seconds
-        show("JSONL → packed shards, reference", rate, rate / ceiling, "encode_batch_fast")
-        road = Road(config(path, "segments", CONTROL_ONLY), Path(folder) / "segments")
-        documents_seconds = road.documents()
-        sha256 = road.tokenizer()
-        rate = size / (documents_seconds + road.rows(sha256, road.verdict(sha256)))
-        show("JSONL → segments", rate, rate / rate_of_peer)
+        for kind in ("wordpiece", "bpe"):
+            vocabulary = _warm_up(small, Path(folder) / kind, kind)
+            _cases(path, small, size, vocabulary, Path(folder) / f"{kind}-cases")
 
 
-def _warm_up(path: Path, folder: Path) -> None:
-    """Import what the stages import: a worker does so once, whatever the size of the corpus."""
-    road = Road(config(path, "packed", CONTROL_ONLY), folder)
+def _cases(path: Path, small: Path, size: float, vocabulary: Path, folder: Path) -> None:
+    texts = list(documents(PEER_MEGABYTES))
+    encode_seconds, peer_seconds = peer(tokenizer.load(vocabulary), texts)
+    ceiling, rate_of_peer = PEER_MEGABYTES / encode_seconds, PEER_MEGABYTES / peer_seconds
+    show("tokenizers.encode_batch_fast alone", ceiling)
+    show("the same, and a tar of one row a member", rate_of_peer, 1.0)
+    road = Road(config(path, "packed", CONTROL_ONLY, vocabulary), folder / "packed")
+    documents_seconds = road.documents()
+    sha256 = road.tokenizer()
+    verdict = road.verdict(sha256)
+    rows_seconds = road.rows(sha256, verdict)
+    rate = size / (documents_seconds + rows_seconds)
+    show(f"JSONL → packed shards, {verdict['engine'] or 'reference'}", rate, rate / rate_of_peer)
+    show("  of it reading, cleaning, duplicates", size / documents_seconds)
+    show("  of it tokenizing, packing, writing", size / rows_seconds)
+    for name, layout, cleaning in (
+        ("JSONL → segments", "segments", CONTROL_ONLY),
+        ("JSONL → packed shards, default cleaning", "packed", CleaningConfig()),
+    ):
+        road = Road(config(path, layout, cleaning, vocabulary), folder / name)
+        seconds = road.documents() + road.rows(road.tokenizer(), verdict)
+        show(name, size / seconds, size / seconds / rate_of_peer)
+    road = Road(config(small, "packed", CONTROL_ONLY, vocabulary), folder / "reference")
+    seconds = road.documents() + road.rows(road.tokenizer(), {"accepted": False})
+    rate = PEER_MEGABYTES / seconds
+    show("JSONL → packed shards, reference", rate, rate / ceiling, "encode_batch_fast")
+
+
+def _warm_up(path: Path, folder: Path, kind: str) -> Path:
+    """Import, compile and build what the stages need, as a worker does once, whatever the size of the corpus; returns
+    the vocabulary that was trained."""
+    road = Road(config(path, "packed", CONTROL_ONLY, kind=kind), folder)
     road.documents()
     sha256 = road.tokenizer()
     began = time.process_time()
     road.rows(sha256, road.verdict(sha256))
-    print(f"first unit of a process, with its imports: {time.process_time() - began:.1f} s of CPU")
+    print(f"{kind}; first unit of a process, with its imports: {time.process_time() - began:.1f} s of CPU")
+    return folder / "tokenizer"
 
 
 def show(name: str, rate: float, ratio: float | None = None, of: str = "the peer") -> None:

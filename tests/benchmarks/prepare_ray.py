@@ -29,13 +29,7 @@ UNIT_BYTES = 8_000_000
 
 def with_vocabulary(path: Path, vocabulary: Path) -> CorpusConfig:
     """Many units, and a vocabulary that is there already."""
-    settings = config(path, "packed", CONTROL_ONLY)
-    return settings.model_copy(
-        update={
-            "unit_bytes": UNIT_BYTES,
-            "tokenizer": settings.tokenizer.model_copy(update={"path": str(vocabulary)}),
-        }
-    )
+    return config(path, "packed", CONTROL_ONLY, vocabulary).model_copy(update={"unit_bytes": UNIT_BYTES})
 
 
 def alone(settings: CorpusConfig, folder: Path) -> tuple[float, float]:
