@@ -60,8 +60,8 @@ def committed(unit: Unit) -> dict[str, Any] | None:
         return None
     if not isinstance(record, dict) or record.get("identity") != unit.identity:
         return None
-    result: dict[str, Any] = record["result"]
-    return result
+    result = record.get("result")
+    return result if isinstance(result, dict) else None
 
 
 def run_units(

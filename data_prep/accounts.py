@@ -13,7 +13,7 @@ import numpy as np
 from data_prep.corpus import CorpusConfig
 from data_prep.errors import DataError
 from data_prep.manifest import Manifest
-from data_prep.plan import Plan
+from data_prep.plan import Plan, PlannedUnit
 from data_prep.sources import BAD
 
 MOST_UNKNOWN = 0.001  # share of unknown tokens above which a vocabulary does not fit its text
@@ -28,11 +28,37 @@ def check_bad(config: CorpusConfig, plan: Plan, documents: Sequence[Mapping[str,
         for result in results:
             counts.update({reason: count for reason, count in result["rejected"].items() if reason in BAD})
         bad = counts.total()
-        if bad > source.max_bad_fraction * seen:
+        if bad and bad / seen > source.max_bad_fraction:  # a product would round 29 % of 100 to less than 29
             first = next(result["first_bad"] for result in results if result["first_bad"] is not None)
             raise DataError(
                 f"corpus.sources[{number}]: {bad} of {seen} records are malformed ({listed(counts)}), the first at "
                 f"{first}; mend the input, or raise max_bad_fraction above {source.max_bad_fraction:g}."
+            )
+
+
+class BadWatch:
+    """Ends a preparation early whose input is malformed beyond hope: when a source has twice as many bad records
+    already as it may have in all, were every record that is still to come a good one."""
+
+    def __init__(self, config: CorpusConfig, plan: Plan) -> None:
+        self._config = config
+        self._bytes = Counter[int]()
+        for unit in plan.units:
+            self._bytes[unit.source] += unit.bytes
+        self._done, self._seen, self._bad = Counter[int](), Counter[int](), Counter[int]()
+
+    def add(self, unit: PlannedUnit, result: Mapping[str, Any]) -> None:
+        """A unit is done. DataError names the first bad record of it."""
+        number = unit.source
+        self._done[number] += unit.bytes
+        self._seen[number] += result["documents_in"]
+        self._bad[number] += sum(count for reason, count in result["rejected"].items() if reason in BAD)
+        expected = self._seen[number] * self._bytes[number] / max(1, self._done[number])
+        if result["first_bad"] and self._bad[number] > 2 * self._config.sources[number].max_bad_fraction * expected:
+            raise DataError(
+                f"corpus.sources[{number}]: {self._bad[number]} of the {self._seen[number]} records read so far are "
+                f"malformed, one of them at {result['first_bad']}; mend the input, or raise max_bad_fraction above "
+                f"{self._config.sources[number].max_bad_fraction:g}."
             )
 
 
@@ -106,7 +132,7 @@ def statistics(manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> list[tu
     places = train.rows * manifest.seq_len
     mean = train.sum_L / max(1, train.fragments)
     deviation = (train.sum_L2 / max(1, train.fragments) - mean**2) ** 0.5
-    lengths = np.repeat(np.arange(len(train.row_lengths)), train.row_lengths)
+    median, low = (_quantile(train.row_lengths, share) for share in (0.5, 0.1))
     table = [
         ("documents read", f"{documents.documents_in:,}"),
         ("documents kept", f"{documents.out:,} ({documents.text_bytes / 1e6:,.1f} MB of text)"),
@@ -116,12 +142,21 @@ def statistics(manifest: Manifest, rows: Sequence[Mapping[str, Any]]) -> list[tu
         ("training tokens", f"{train.tokens:,}"),
         ("padding", f"{1 - train.tokens / places:.2%} of the places"),
         ("fragments", f"{train.fragments:,}, length {mean:.1f} ± {deviation:.1f}"),
-        ("row length", f"median {np.median(lengths):.0f}, 10 % below {np.quantile(lengths, 0.1):.0f}"),
+        ("row length", f"median {median:.0f}, 10 % below {low:.0f}"),
         ("unknown tokens", f"{unknown_rate(manifest):.4%}"),
         ("vocabulary", f"{manifest.vocab_size:,}"),
     ]
     discarded = sum(row["discarded_tokens"] for row in rows)
     return [*table, ("tokens discarded", f"{discarded:,}")] if discarded else table
+
+
+def _quantile(counts: Sequence[int], share: float) -> float:
+    """What numpy's `quantile` says of as many numbers 0, 1, … as `counts` has, without making them."""
+    ends = np.cumsum(counts)
+    place = share * (int(ends[-1]) - 1)
+    below = int(place)
+    neighbours = np.searchsorted(ends, [below, min(below + 1, int(ends[-1]) - 1)], side="right")
+    return float(np.quantile(neighbours, place - below))
 
 
 def listed(counts: Mapping[str, int]) -> str:

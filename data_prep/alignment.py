@@ -109,9 +109,18 @@ class _Words:
 
         counts, seen = np.zeros(len(located.ends), dtype=np.int64), np.zeros(len(located.text_ends), dtype=np.uint8)
         text = 0
-        while (text := kinds.count_words(*located, self._classes, counts, seen, text)) < len(seen):
+        while (text := kinds.count_words(*located, self._classes, self._steps(), counts, seen, text)) < len(seen):
             self._learn("".join(located.strings(text)))
         return counts, seen & kinds.OTHER == 0
+
+    def _steps(self) -> Places:
+        """By byte: the class of an ASCII character as the kernel adds them up."""
+        from data_prep import text_kernels as kinds
+
+        steps = np.full(256, kinds.ODD, dtype=np.int64)
+        for kind, step in ((kinds.BLANK, 0), (kinds.LETTER, kinds.LETTER), (kinds.ALONE, kinds.MANY)):
+            steps[:128][self._classes[:128] == kind] = step
+        return steps
 
     def _learn(self, text: str) -> None:
         from data_prep import text_kernels as kinds

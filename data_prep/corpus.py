@@ -10,7 +10,9 @@ from pydantic import Field, model_validator
 
 from data_prep.clean import CleaningConfig
 from data_prep.decontaminate import Decontamination
+from data_prep.errors import ConfigError
 from data_prep.neardup import NearDuplicates
+from data_prep.order import reduced_weights
 from data_prep.packing import Layout
 from data_prep.settings import Settings
 from data_prep.sources import NOT_IDENTITY, Source
@@ -46,6 +48,11 @@ class CorpusConfig(Settings):
         weighted = [source.weight is not None for source in self.sources]
         if any(weighted) and not all(weighted):
             raise ValueError(f"sources[{weighted.index(False)}] has no weight; give every source one, or none")
+        if all(weighted):
+            try:
+                reduced_weights([source.weight or 1 for source in self.sources])
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
         return self
 
     def identity(self) -> dict[str, Any]:
@@ -57,6 +64,8 @@ class CorpusConfig(Settings):
                 source.pop(key, None)
         if value["tokenizer"]["path"] is not None:
             value["tokenizer"]["path"] = True
+        if value["near_duplicates"] is not None:
+            value["near_duplicates"].pop("alarm_fraction")
         if value["decontamination"] is not None:
             for evaluation_set in value["decontamination"]["sets"]:
                 evaluation_set.pop("path", None)

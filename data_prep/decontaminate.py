@@ -18,7 +18,6 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from data_prep import evaluation_sets, ngram_index, shingles
 from data_prep.evaluation_sets import EvaluationSet, Split
-from data_prep.neardup import read_excluded
 from data_prep.ngram_index import Hits
 from data_prep.settings import Settings
 from data_prep.storage import Folder, folder
@@ -60,9 +59,7 @@ class DecontaminateTask(Settings):
     corpus: str
     config: Decontamination
     unit: int
-    units: int
     min_chars: PositiveInt = 1  # a document of which less is left is dropped
-    excluded: str | None = None  # file of `neardup.write_excluded`: documents that are removed already
 
 
 class ReportTask(Settings):
@@ -115,17 +112,14 @@ def decontaminate_unit(task: DecontaminateTask) -> dict[str, Any]:
     corpus, config = folder(task.corpus), task.config
     searcher = ngram_index.Searcher(ngram_index.load(corpus, INDEX), config.ngram, config.floor)
     task_of = _tasks(corpus)
-    excluded = read_excluded(corpus, task.excluded, task.unit, task.units)
     removed: list[tuple[int, str]] = []
     cuts: list[tuple[int, int, int]] = []
     hit: list[tuple[int, int, bool]] = []  # row, example, short
     for batch in tables.read_documents(corpus, task.unit):
-        kept = np.setdiff1d(np.arange(batch.first, batch.first + len(batch)), excluded, assume_unique=True)
-        texts = [batch.texts[row - batch.first] for row in kept.tolist()]
-        for document, found in searcher.find(shingles.words(texts)).by_document():
-            row = int(kept[document])
+        for document, found in searcher.find(shingles.words(batch.texts)).by_document():
+            row = batch.first + document
             hit += sorted({(row, *pair) for pair in zip(found.example.tolist(), found.short.tolist(), strict=True)})
-            spans = _spans_to_cut(texts[document], found, config, task.min_chars)
+            spans = _spans_to_cut(batch.texts[document], found, config, task.min_chars)
             cuts += [(row, start, stop) for start, stop in spans]
             if not spans:
                 removed.append((row, REASON + task_of(int(found.example.min()))))

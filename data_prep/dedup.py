@@ -38,12 +38,20 @@ def words(hashes: NDArray[np.void]) -> NDArray[np.uint64]:
 
 def duplicates(hash_words: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """`[n]`: True for every document but the first of its group; `hash_words` `[n, 2]` in corpus order."""
+    return groups(hash_words) != np.arange(len(hash_words))
+
+
+def groups(hash_words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """`[n]`: the place of the first document of each one's group, which stands for the group."""
     n = len(hash_words)
     order = np.lexsort((np.arange(n), hash_words[:, 1], hash_words[:, 0]))
     ordered = hash_words[order]
-    repeated = np.zeros(n, dtype=np.bool_)
-    repeated[order[1:]] = (ordered[1:] == ordered[:-1]).all(axis=1)
-    return repeated
+    begins = np.ones(n, dtype=np.bool_)
+    begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    firsts = order[begins]
+    found = np.empty(n, dtype=np.int64)
+    found[order] = firsts[np.cumsum(begins) - 1]
+    return found
 
 
 def over_budget(text_bytes: NDArray[np.int64], max_bytes: int) -> NDArray[np.bool_]:

@@ -8,6 +8,7 @@ few percent.
 
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ SAMPLE_BYTES = 20_000_000  # of input
 _TRAINING_BYTES = 2_000_000  # of text a stand-in vocabulary is trained on
 # Text bytes an input byte turns into, by what the file's name ends with; English as compressors leave it.
 _EXPANSION = {".gz": 3.0, ".zst": 3.5, ".bz2": 4.0, ".xz": 4.5, ".parquet": 2.5}
+_NEAR = 0.1  # bytes of band keys and sets of candidates for a byte of text
 _TABLE = 1.03  # bytes of the documents' table for a byte of text
 _ROWS = 0.6  # bytes of rows for a byte of text, at two bytes a token; twice that for large vocabularies
 _LARGE_VOCABULARY = 0xFFFF
@@ -41,7 +43,8 @@ class Estimate:
     kept: float  # documents kept among those read, before duplicates
 
     def seconds(self, cores: int) -> float:
-        """Wall time of reading, cleaning and tokenizing on so many cores; training a vocabulary not included."""
+        """Wall time of reading, cleaning, searching and tokenizing on so many cores; training a vocabulary and what
+        comes after the first stage of the search for near duplicates not included."""
         work = self.input_bytes / 1e6 / self.documents_rate + self.text_bytes / 1e6 / self.rows_rate
         return work / min(cores, self.units)
 
@@ -50,7 +53,8 @@ def space_needed(config: CorpusConfig, plan: Plan) -> int:
     """Bytes that the corpus and what leads to it will take, about."""
     text = sum(file.bytes * _EXPANSION.get(Path(file.name).suffix, 1.0) for file in plan.files)
     wide = config.tokenizer.path is None and config.tokenizer.vocab_size >= _LARGE_VOCABULARY
-    return int(text * (_TABLE + _ROWS * (2 if wide else 1)))
+    near = _NEAR if config.near_duplicates is not None else 0.0
+    return int(text * (_TABLE + near + _ROWS * (2 if wide else 1)))
 
 
 def check_space(config: CorpusConfig, plan: Plan, corpus: Folder) -> None:
@@ -77,8 +81,9 @@ def estimate(config: CorpusConfig, plan: Plan) -> Estimate:
 
 
 def _on_sample(config: CorpusConfig, plan: Plan, corpus: Folder) -> Estimate:
+    from data_prep.removals import find_removals
     from data_prep.row_units import EngineTask, RowsTask, engine_unit, rows_unit
-    from data_prep.units import DocumentsTask, documents_unit, find_removals
+    from data_prep.units import DocumentsTask, documents_unit
 
     units = _sample(plan)
     tasks = [
@@ -86,7 +91,7 @@ def _on_sample(config: CorpusConfig, plan: Plan, corpus: Folder) -> Estimate:
             corpus=corpus.location,
             config=config,
             unit=unit,
-            files=[(file.name, file.path, file.package) for file in plan.files[unit.first : unit.last]],
+            files=plan.inputs(unit),
             limit_bytes=SAMPLE_BYTES // len(units),
         )
         for unit in units
@@ -95,7 +100,8 @@ def _on_sample(config: CorpusConfig, plan: Plan, corpus: Folder) -> Estimate:
     text_bytes = sum(result["text_bytes"] for result in documents)
     if not text_bytes:
         raise DataError("The sample of the corpus holds no document; check corpus.sources and corpus.cleaning.")
-    find_removals(corpus, plan.model_copy(update={"units": units}), config, {})
+    unsearched = config.model_copy(update={"near_duplicates": None, "decontamination": None})
+    find_removals(corpus, plan.model_copy(update={"units": units}), unsearched)
     sha256 = _stand_in_tokenizer(config, corpus, len(units))
     verdict = engine_unit(EngineTask(corpus=corpus.location, units=len(units), tokenizer_sha256=sha256))
     rows = [
@@ -111,8 +117,11 @@ def _on_sample(config: CorpusConfig, plan: Plan, corpus: Folder) -> Estimate:
         )
         for unit in units
     ]
+    searching = _searching(config, corpus, len(units))
     input_bytes = sum(_consumed(plan, unit, result) for unit, result in zip(units, documents, strict=True))
     whole = sum(unit.bytes for unit in plan.units)
+    if not whole:
+        raise DataError("The size of the input is not known before it is read, so nothing can be said of it.")
     scale = whole / input_bytes
     stats = [result[split] for result in rows for split in ("train", "heldout")]
     return Estimate(
@@ -121,10 +130,30 @@ def _on_sample(config: CorpusConfig, plan: Plan, corpus: Folder) -> Estimate:
         text_bytes=int(text_bytes * scale),
         rows=int(sum(split["rows"] for split in stats) * scale),
         tokens=int(sum(split["tokens"] for split in stats) * scale),
-        documents_rate=input_bytes / 1e6 / max(1e-9, sum(result["cpu_seconds"] for result in documents)),
+        documents_rate=input_bytes / 1e6 / max(1e-9, searching + sum(result["cpu_seconds"] for result in documents)),
         rows_rate=text_bytes / 1e6 / max(1e-9, sum(result["cpu_seconds"] for result in rows)),
         kept=sum(result["documents"] for result in documents) / sum(result["documents_in"] for result in documents),
     )
+
+
+def _searching(config: CorpusConfig, corpus: Folder, units: int) -> float:
+    """CPU seconds of searching the sample for near duplicates and evaluation sets, where that is asked for."""
+    from data_prep import decontaminate, neardup
+
+    began = time.process_time()
+    if config.decontamination is not None:
+        decontaminate.index_unit(decontaminate.IndexTask(corpus=corpus.location, config=config.decontamination))
+        began = time.process_time()  # the index is made once, whatever the size of the corpus
+        for unit in range(units):
+            decontaminate.decontaminate_unit(
+                decontaminate.DecontaminateTask(corpus=corpus.location, config=config.decontamination, unit=unit)
+            )
+    if config.near_duplicates is not None:
+        for unit in range(units):
+            neardup.signatures_unit(
+                neardup.NearTask(corpus=corpus.location, config=config.near_duplicates, unit=unit, units=units, parts=1)
+            )
+    return time.process_time() - began
 
 
 def _sample(plan: Plan) -> list[PlannedUnit]:

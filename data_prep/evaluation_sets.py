@@ -65,6 +65,9 @@ def find_files(chosen: EvaluationSet, splits: tuple[Split, ...]) -> list[Evaluat
     wanted = set[str]().union(*(_NAMES[split] for split in splits))
     names = [one] if one else [name for name in location.names() if _parts(name) & wanted]
     files = [EvaluationFile(_task(chosen.name, name), location, name) for name in names if _suffix(name) in _READERS]
+    for file in files:
+        if not _is_unicode(file.name):
+            raise ConfigError(f"decontamination.sets: the name of the file {file.where!a} is not UTF-8; rename it.")
     if not files:
         raise ConfigError(
             f"decontamination.sets: {chosen.path} holds no {', '.join(_READERS)} file of {' or '.join(splits)}; "
@@ -85,6 +88,14 @@ def read_examples(file: EvaluationFile) -> Iterator[Example]:
         yield Example(file.task, texts)
     if count == 0:
         raise DataError(f"{file.where} holds no examples: put the original file there.")
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _located(path: str) -> tuple[Folder, str]:
@@ -127,10 +138,16 @@ def _squad(where: str, text: str) -> Iterator[list[str]]:
     try:
         for article in json.loads(text)["data"]:
             for paragraph in article["paragraphs"]:
-                yield [paragraph["context"]]
-                yield from ([question["question"]] for question in paragraph["qas"])
-    except (ValueError, LookupError, TypeError) as error:
+                yield [_text(paragraph["context"])]
+                yield from ([_text(question["question"])] for question in paragraph["qas"])
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise DataError(f"{where} has not the layout of SQuAD ({error!r}): put the original file there.") from None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__} where a text should be")
+    return value
 
 
 def _jsonl(where: str, text: str) -> Iterator[list[str]]:
@@ -138,7 +155,7 @@ def _jsonl(where: str, text: str) -> Iterator[list[str]]:
         if line.strip():
             try:
                 yield list(_strings(json.loads(line)))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"{where}:{number} is not JSON ({error}): repair that line.") from None
 
 

@@ -10,12 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from data_prep.errors import PreflightError
-from data_prep.objects import input_size, input_version, scheme_of
-from data_prep.records import Damaged, InputFile
+from data_prep.objects import input_size, scheme_of
+from data_prep.records import UNREADABLE, Damaged, InputFile, transport, version_of
 from data_prep.sources import Arrow, HubDataset, Jsonl, Parquet, PlainText, Source, dataset_of, is_compressed
 
 _REQUESTS = 32  # at once, to a store that answers each in some ten milliseconds
-_VERSION_CHARS = 32
 
 
 class Extent(NamedTuple):
@@ -40,7 +39,7 @@ def measure(source: Source, files: Sequence[InputFile]) -> list[Extent]:
         from data_prep import readers_datasets
 
         found = readers_datasets.measure(dataset_of(source, files[0]))
-        return [Extent(found.bytes, found.version[:_VERSION_CHARS], found.pieces)]
+        return [Extent(found.bytes, found.version, found.pieces)]
     if files and scheme_of(files[0].path):
         with ThreadPoolExecutor(_REQUESTS) as pool:
             return list(pool.map(_measure_file, files))
@@ -49,15 +48,29 @@ def measure(source: Source, files: Sequence[InputFile]) -> list[Extent]:
 
 def _measure_file(file: InputFile) -> Extent:
     try:
-        size = input_size(file.path)
-        if size is not None:
-            return Extent(size, input_version(file.path, size)[:_VERSION_CHARS])
+        with transport(file.path):
+            size = input_size(file.path)
+            if size is not None:
+                return Extent(size, version_of(file.path, size))
     except PermissionError:
         pass
     except OSError as error:
-        reason = " ".join(str(error).split())
-        raise PreflightError(f"{file.path} cannot be read ({reason}); check it, and run again.") from None
-    return Extent(0, "unreadable")
+        raise _not_read(file, error) from None
+    return Extent(0, UNREADABLE)
+
+
+def pinned(source: Source, file: InputFile) -> InputFile:
+    """A dataset of the hub at the commit it has now, so that every worker and every later run reads that one."""
+    if not isinstance(source, HubDataset):
+        return file
+    from data_prep import readers_datasets
+
+    commit = readers_datasets.commit_of(dataset_of(source, file))
+    return file._replace(path=f"{file.path}@{commit}") if commit else file
+
+
+def _not_read(file: InputFile, error: OSError) -> PreflightError:
+    return PreflightError(f"{file.path} cannot be read ({error.strerror}); check it, and run again.")
 
 
 def cut(source: Source, file: InputFile, extent: Extent, unit_bytes: int) -> list[Piece]:
@@ -82,6 +95,8 @@ def cut(source: Source, file: InputFile, extent: Extent, unit_bytes: int) -> lis
             return _even(batches, min(batches, wanted), extent.bytes)
     except Damaged:  # found again, and counted, when it is read
         pass
+    except OSError as error:
+        raise _not_read(file, error) from None
     return []
 
 

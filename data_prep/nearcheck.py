@@ -151,13 +151,15 @@ def union_unit(task: UnionTask) -> dict[str, Any]:
     }
 
 
-def read_removals(corpus: Folder) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Unit and row of all near duplicates to remove, in corpus order."""
+def read_groups(corpus: Folder) -> tuple[NDArray[np.int64], ...]:
+    """Of all near duplicates but the first of each group, in corpus order: unit and row, and unit and row of that
+    first one."""
     import pyarrow.parquet as pq
 
     with corpus.open(REMOVALS) as file:
-        table = pq.read_table(file, columns=["unit", "row"])
-    return table.column("unit").to_numpy().astype(np.int64), table.column("row").to_numpy()
+        table = pq.read_table(file)
+    names = ("unit", "row", "kept_unit", "kept_row")
+    return tuple(table.column(name).to_numpy().astype(np.int64) for name in names)
 
 
 def _write_removals(corpus: Folder, removed: NDArray[np.int64], kept: NDArray[np.int64]) -> str:

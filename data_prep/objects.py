@@ -1,9 +1,10 @@
 """Addresses beyond the local disk: corpora in object stores, and input files anywhere.
 
-Corpora live in S3 or Google Cloud Storage, spoken to through pyarrow; inputs may also lie behind http(s), read through
-fsspec with range requests. Credentials come from the environment, as every tool of these stores expects, and are
-refused in an address, because addresses are stored and printed. A put object is there whole or not at all; a whole
-file that is fetched is compared with the hash its manifest holds. Nothing is evicted from the cache of fetched files.
+Corpora live in S3 or Google Cloud Storage, spoken to through pyarrow; inputs may also lie behind https, read through
+fsspec with range requests (http only within a machine: anybody on the way could read and alter it). Credentials come
+from the environment, as every tool of these stores expects, and are refused in an address, because addresses are stored
+and printed. A put object is there whole or not at all; a whole file that is fetched is compared with the hash its
+manifest holds. Nothing is evicted from the cache of fetched files.
 """
 
 import contextlib
@@ -11,15 +12,16 @@ import functools
 import glob
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
 from fnmatch import translate
+from ipaddress import ip_address
 from pathlib import Path
-from re import compile as compile_pattern
 from typing import IO, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from data_prep import storage
 from data_prep.errors import ConfigError, DataError, PreflightError
@@ -31,6 +33,10 @@ WEB = ("http", "https")
 # would take longer than the work.
 _SAMPLES, _SAMPLE_BYTES = 16, 1 << 16
 _BLOCK = 8 << 20
+# Names of options of an address that hold a secret, as stores and signed links have them.
+_SECRET = re.compile(
+    r"secret|token$|signature|credential|passw|access_?key|api_?key|googleaccessid|^(sig|key|auth|jwt)$"
+)
 
 
 def cache_folder() -> Path:
@@ -41,16 +47,48 @@ def cache_folder() -> Path:
 
 
 def scheme_of(address: str) -> str:
-    """ "" for a local path, else s3, gs, http or https. ConfigError for others and for credentials in the address."""
+    """ "" for a local path, else s3, gs, https, or http within this machine. ConfigError for others and for credentials
+    in the address, which are not repeated."""
     if "://" not in address:
         return ""
     scheme = address.split("://", 1)[0].lower()
-    if scheme not in (*STORES, *WEB):
-        raise ConfigError(f"{address}: only local paths and s3://, gs:// and https:// addresses are read.")
-    if "@" in urlsplit(address).netloc:
-        shown = f"{scheme}://…@{urlsplit(address).netloc.rsplit('@', 1)[1]}{urlsplit(address).path}"
-        raise ConfigError(f"{shown}: put the credentials in the environment, not in the address.")
+    try:
+        parts = urlsplit(address)
+        host = parts.hostname or ""
+    except ValueError:
+        raise ConfigError(f"{scheme}://…: this is not an address; check its host and its brackets.") from None
+    held = _secret_in(scheme, parts.netloc, address)
+    # A key with a "/" in it ends what is taken for the host, and the rest of it would be the path.
+    shown = f"{scheme}://{host}{parts.path}" if scheme in WEB or ":" not in parts.netloc else f"{scheme}://…"
+    if held:
+        raise ConfigError(
+            f"{shown}: put the credentials in the environment, not in the address, which is stored and printed "
+            f"({held}){'; download what needs a signed address first' if scheme in WEB else ''}."
+        )
+    if scheme not in (*STORES, *WEB) or (scheme == "http" and not _is_loopback(host)):
+        raise ConfigError(f"{shown}: only local paths and s3://, gs:// and https:// addresses are read.")
     return scheme
+
+
+def _secret_in(scheme: str, netloc: str, address: str) -> str:
+    """What in an address is a secret; "" where nothing is."""
+    if "@" in netloc or (scheme in STORES and ":" in netloc):
+        return "a user's name or key before the host"
+    for part in re.split(r"[?&;#]", address)[1:]:
+        name, _, value = part.partition("=")
+        name = unquote(name)
+        if value and _SECRET.search(name.lower().replace("-", "_")):
+            return f"its option {name}"
+        if name == "endpoint_override" and "@" in unquote(value):
+            return "a user's name or key in endpoint_override"
+    return ""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 @functools.cache
@@ -139,13 +177,16 @@ class ObjectFolder(Folder):
             file.seek(0)
             if sha256 is not None and hashlib.file_digest(file, "sha256").hexdigest() != sha256:  # type: ignore[arg-type]
                 raise DataError(
-                    f"{self.location}/{name} was altered (its sha256 differs); run `electra prepare` again to restore "
-                    "it."
+                    f"{self.location}/{name} was altered (its sha256 differs); delete it and run `electra prepare` "
+                    "again to restore it."
                 )
         return path
 
     def remove_temporaries(self) -> None:
         """Nothing is left: an object that was not put whole does not exist."""
+
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def free_bytes(self) -> int | None:
         return None
@@ -177,10 +218,19 @@ def input_size(address: str) -> int | None:
         return int(info.size) if info.is_file else None
     try:
         return int(_web().info(address)["size"])
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if not is_absent(error):
+            raise
         return None
     except (KeyError, TypeError):
         raise DataError(f"{address}: the server does not say how large the file is; download it first.") from None
+
+
+def is_absent(error: OSError) -> bool:
+    """Whether a file does not exist: fsspec says so of every server that gives no answer, or another one."""
+    return isinstance(error, FileNotFoundError) and (
+        error.__cause__ is None or getattr(error.__cause__, "status", None) in (404, 410)
+    )
 
 
 def list_inputs(pattern: str) -> list[str]:
@@ -204,7 +254,7 @@ def _matching_objects(pattern: str) -> list[str]:
     store, _ = _resolve(pattern)
     key = base.split("://", 1)[1]
     fixed = key[: min(key.find(sign) for sign in "*?[" if sign in key)].rpartition("/")[0]
-    matches = compile_pattern(_glob_expression(key)).fullmatch
+    matches = re.compile(_glob_expression(key)).fullmatch
     infos = store.get_file_info(fs.FileSelector(fixed, recursive=True, allow_not_found=True))
     suffix = f"?{query}" if query else ""
     return sorted(f"{scheme}://{info.path}{suffix}" for info in infos if info.is_file and matches(info.path))
@@ -220,7 +270,7 @@ def _glob_expression(pattern: str) -> str:
             expression += ".*" if last else "(?:.*/)?"
             continue
         inner = translate(part)[4:-3] if translate(part).startswith("(?s:") else translate(part)
-        expression += inner.replace(".*", "[^/]*") + ("" if last else "/")
+        expression += re.sub(r"(?<!\\)\.", "[^/]", inner) + ("" if last else "/")
     return expression
 
 

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from data_prep import storage
 from data_prep.corpus import RECIPE, CorpusConfig
 from data_prep.errors import ConfigError, DataError
-from data_prep.extents import Extent, cut, measure
+from data_prep.extents import Extent, cut, measure, pinned
 from data_prep.records import InputFile
 from data_prep.settings import Settings, fingerprint
-from data_prep.sources import READ_FACTOR, InstalledDocs, Source, input_files
+from data_prep.sources import READ_FACTOR, HubDataset, InstalledDocs, Source, input_files
 from data_prep.storage import Folder, Location
 
 FILE_NAME = "plan.json"
@@ -55,13 +55,20 @@ class Plan(Settings):
     seed: int
     config: dict[str, Any]
     tokenizer_sha256: str | None  # of an existing tokenizer's file
+    evaluation_sets: str | None  # hash of the evaluation sets' files, where they are looked for
     files: list[PlannedFile]
     units: list[PlannedUnit]
 
     def inputs_sha256(self) -> str:
         """Hash of the inputs' names, sizes and contents, wherever they lie."""
         files = [[file.source, file.name, file.bytes, file.version] for file in self.files]
-        return fingerprint({"files": files, "tokenizer": self.tokenizer_sha256})
+        return fingerprint(
+            {"files": files, "tokenizer": self.tokenizer_sha256, "evaluation_sets": self.evaluation_sets}
+        )
+
+    def inputs(self, unit: PlannedUnit) -> list[InputFile]:
+        """The files of a unit, each with the size and the version it was planned with."""
+        return [InputFile(*file[1:]) for file in self.files[unit.first : unit.last]]
 
     def unit_identity(self, unit: PlannedUnit) -> dict[str, Any]:
         """What the documents of a unit are a function of, as JSON."""
@@ -76,11 +83,13 @@ class Plan(Settings):
 
 
 def make_plan(config: CorpusConfig, seed: int) -> Plan:
-    """Find the input files and cut them into units. DataError: there is no input; ConfigError: a wrong package."""
+    """Find the input files and cut them into units. DataError: there is no input, or no such vocabulary; ConfigError:
+    a wrong package."""
+    _check_tokenizer(config)
     files: list[PlannedFile] = []
     units: list[PlannedUnit] = []
     for number, source in enumerate(config.sources):
-        found = input_files(source)
+        found = [pinned(source, file) for file in input_files(source)]
         extents = measure(source, found)
         if isinstance(source, InstalledDocs) and source.max_bytes:
             found = _capped(found, extents, source.max_bytes * READ_FACTOR)
@@ -94,6 +103,7 @@ def make_plan(config: CorpusConfig, seed: int) -> Plan:
         seed=seed,
         config=config.identity(),
         tokenizer_sha256=_tokenizer_sha256(config),
+        evaluation_sets=_evaluation_sets(config),
         files=files,
         units=units,
     )
@@ -186,6 +196,10 @@ def _verify_inputs(plan: Plan, config: CorpusConfig, corpus: Folder) -> Plan:
         raise ConfigError(
             f"corpus.tokenizer.path {config.tokenizer.path} has changed since {corpus} was begun; {_way_out(corpus)}"
         )
+    if plan.evaluation_sets != _evaluation_sets(config):
+        raise ConfigError(
+            f"corpus.decontamination.sets: their files have changed since {corpus} was begun; {_way_out(corpus)}"
+        )
     files: list[PlannedFile] = []
     for number, source in enumerate(config.sources):
         planned = [file for file in plan.files if file.source == number]
@@ -196,7 +210,7 @@ def _verify_inputs(plan: Plan, config: CorpusConfig, corpus: Folder) -> Plan:
                     f"corpus.sources[{number}].path {source.path} means other files than when {corpus} was begun; "
                     + _way_out(corpus)
                 )
-            planned = [file._replace(path=found[file.name]) for file in planned]
+            planned = [file._replace(path=_place(source, file.path, found[file.name])) for file in planned]
         extents = measure(source, [InputFile(file.name, file.path, file.package) for file in planned])
         for file, extent in zip(planned, extents, strict=True):
             if (extent.bytes, extent.version) != (file.bytes, file.version):
@@ -205,6 +219,27 @@ def _verify_inputs(plan: Plan, config: CorpusConfig, corpus: Folder) -> Plan:
                 )
         files += planned
     return plan.model_copy(update={"files": files})
+
+
+def _evaluation_sets(config: CorpusConfig) -> str | None:
+    if config.decontamination is None:
+        return None
+    from data_prep import decontaminate
+
+    return fingerprint(decontaminate.set_versions(config.decontamination))
+
+
+def _place(source: Source, before: str, now: str) -> str:
+    """Where a file lies now; a dataset of the hub stays at its commit."""
+    return before if isinstance(source, HubDataset) and before.startswith(f"{now}@") else now
+
+
+def _check_tokenizer(config: CorpusConfig) -> None:
+    """Load an existing vocabulary once, so that what is none is told before the work begins, not after."""
+    if config.tokenizer.path is not None:
+        from data_prep import tokenizer
+
+        tokenizer.load(Path(config.tokenizer.path).expanduser(), lowercase=config.tokenizer.lowercase)
 
 
 def _tokenizer_sha256(config: CorpusConfig) -> str | None:

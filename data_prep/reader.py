@@ -3,11 +3,13 @@
 The offset of any row is arithmetic (`data_prep.shards`), so a row costs one copy of its bytes, whatever the number of
 shards and in any order: no index, no parsing. The reader trusts the manifest, not the tar: Python's `tarfile` reads
 some truncated tars without an error. Local shards are mapped where they lie; shards in an object store are fetched
-whole on first use, compared with their SHA-256 on arrival and mapped from the cache. It does not shuffle or prefetch.
+whole on first use, compared with their SHA-256 on arrival and mapped from the cache. A map holds a file descriptor, so
+no more than `OPEN_MAPS` shards are mapped at once. It does not shuffle or prefetch.
 """
 
 import mmap
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +21,13 @@ from data_prep.manifest import Manifest, ShardEntry, Split
 from data_prep.shards import I64, row_dtype, row_offsets, shard_bytes
 from data_prep.storage import Folder, Location
 
+OPEN_MAPS = 256  # of a reader: a process may often have no more than 1,024 descriptors
+
 
 class RowReader:
     """The rows of one split. Opening checks every shard's name and size, so that missing, extra and cut ones show at
-    once; `verify(deep=True)` finds altered ones too. The whole corpus: `data_prep.integrity`."""
+    once; `verify(deep=True)` finds altered ones too. The whole corpus: `data_prep.integrity`. For one thread at a
+    time."""
 
     def __init__(self, corpus: Location, split: Split, manifest: Manifest) -> None:
         self.split = split
@@ -34,7 +39,8 @@ class RowReader:
         self._folder = storage.folder(corpus)
         self._first: I64 = np.array([shard.first_row for shard in self.shards], dtype=np.int64)
         self._rows: I64 = np.array([shard.rows for shard in self.shards], dtype=np.int64)
-        self._maps: dict[int, memoryview] = {}
+        self._maps: dict[int, memoryview] = {}  # where maps have to go, the least recently used come first
+        self._paths: dict[int, Path] = {}  # of the shards that were mapped once
         self._manifest = manifest
         self.verify()
 
@@ -47,8 +53,11 @@ class RowReader:
         shard_of, first, _ = self.shard_of(indices)
         row_bytes = self.seq_len * self.dtype.itemsize
         shards, starts = shard_of.tolist(), row_offsets(indices - first, row_bytes).tolist()
-        for shard in set(shards) - self._maps.keys():
-            self._maps[shard] = self._map(self.shards[shard])
+        wanted = set(shards)
+        if len(wanted) > OPEN_MAPS:
+            half = len(indices) // 2
+            return np.concatenate([self.rows(indices[:half]), self.rows(indices[half:])])
+        self._open(wanted)
         # Joining slices of the maps beats grouping by shard and numpy's indexing, which costs more than a row's copy.
         slices = [self._maps[n][start : start + row_bytes] for n, start in zip(shards, starts, strict=True)]
         return np.frombuffer(bytearray().join(slices), dtype=self.dtype).reshape(len(indices), self.seq_len)
@@ -67,9 +76,24 @@ class RowReader:
         if found := problems(self._folder, self.split, self._manifest, deep=deep):
             raise damaged(self._folder, found)
 
-    def _map(self, shard: ShardEntry) -> memoryview:
-        path = self._folder.local(shard.name, sha256=shard.sha256)
-        with open(path, "rb") as file:
+    def _open(self, wanted: set[int]) -> None:
+        """Map these shards, at most `OPEN_MAPS`, and let go of others where there would be more. A map is closed once
+        nothing refers to it: under nobody who still reads."""
+        maps = self._maps
+        missing = wanted - maps.keys()
+        if len(self.shards) > OPEN_MAPS:
+            for shard in wanted - missing:
+                maps[shard] = maps.pop(shard)
+            for shard in list(maps)[: max(0, len(maps) + len(missing) - OPEN_MAPS)]:
+                del maps[shard]
+        for shard in missing:
+            maps[shard] = self._map(shard)
+
+    def _map(self, number: int) -> memoryview:
+        shard = self.shards[number]
+        if number not in self._paths:
+            self._paths[number] = self._folder.local(shard.name, sha256=shard.sha256)
+        with open(self._paths[number], "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size != shard.bytes:  # reading beyond the end of a map kills the process
                 raise damaged(self._folder, [f"{shard.name} has {size} bytes instead of {shard.bytes}"])

@@ -7,7 +7,6 @@ that is read unchecked ends the process.
 
 from typing import Any
 
-from data_prep.errors import ElectraError
 from data_prep.records import Damaged, Fields, InputFile, Records, Rejected, Stored, open_file
 
 _BATCH_BYTES = 4 << 20  # of text turned into Python objects at once
@@ -24,11 +23,13 @@ def read_parquet(file: InputFile, fields: Fields, start: int, stop: int | None) 
         groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
         row = sum(group.num_rows for group in groups[:start])
         for number in range(start, len(groups) if stop is None else min(stop, len(groups))):
-            yield from _read_group(parquet, number, groups[number], fields, file, row)
+            yield from _read_group(stream, parquet, number, groups[number], fields, file, row)
             row += groups[number].num_rows
 
 
-def _read_group(parquet: Any, number: int, group: Any, fields: Fields, file: InputFile, row: int) -> Records:
+def _read_group(
+    stream: Stored, parquet: Any, number: int, group: Any, fields: Fields, file: InputFile, row: int
+) -> Records:
     """The rows of one row group, from `row` on; where it is damaged, a rejection in place of the rest of it."""
     present = [name for name in dict.fromkeys(fields) if name in parquet.schema_arrow.names]
     if fields.text not in present:
@@ -40,9 +41,8 @@ def _read_group(parquet: Any, number: int, group: Any, fields: Fields, file: Inp
             for record in batch_records(batch, fields, file, row):
                 yield record
                 row += 1
-    except ElectraError:
-        raise
     except Exception:  # pyarrow has no one error for what is wrong with a file
+        stream.raise_failure()
         yield Rejected("damaged_archive", f"{file.name}:{row}")
 
 
@@ -59,9 +59,8 @@ def _open_parquet(stream: Stored) -> Any:
 
     try:
         return pq.ParquetFile(stream, pre_buffer=False, buffer_size=_BUFFER, page_checksum_verification=True)
-    except ElectraError:
-        raise
     except Exception:
+        stream.raise_failure()
         raise Damaged("damaged_archive", 0) from None
 
 
@@ -76,9 +75,8 @@ def read_arrow(file: InputFile, fields: Fields, start: int, stop: int | None) ->
         for number in range(start, last):
             try:
                 yield from batch_records(reader.get_batch(number), fields, file, 0, f"{number}.")
-            except ElectraError:
-                raise
             except Exception:
+                stream.raise_failure()
                 yield Rejected("damaged_archive", f"{file.name}:{number}")
 
 
@@ -94,9 +92,8 @@ def _read_stream(stream: Stored, fields: Fields, file: InputFile) -> Records:
         ended = stream.tell()
         stream.seek(-len(_STREAM_END), 2)
         whole = stream.read(len(_STREAM_END)) == _STREAM_END and stream.tell() == ended
-    except ElectraError:
-        raise
     except Exception:
+        stream.raise_failure()
         whole = False
     if not whole:
         yield Rejected("damaged_archive", f"{file.name}:{number}")
@@ -119,9 +116,8 @@ def _open_arrow(stream: Stored) -> Any:
 
     try:
         return pa.ipc.open_file(pa.PythonFile(stream, "r"))
-    except ElectraError:
-        raise
     except Exception:
+        stream.raise_failure()
         raise Damaged("damaged_archive", 0) from None
 
 

@@ -10,8 +10,28 @@ import tarfile
 from collections.abc import Iterator
 from typing import Any
 
-from data_prep.errors import ElectraError
-from data_prep.records import MAX_RECORD_BYTES, Damaged, Fields, InputFile, Records, Rejected, blocks, open_file
+from data_prep.records import (
+    MAX_RECORD_BYTES,
+    Damaged,
+    Fields,
+    InputFile,
+    Records,
+    Rejected,
+    Stored,
+    blocks,
+    open_file,
+)
+
+# Of a name or of attributes that stand before a member, and of attributes meant for all members: as many as a file on
+# Linux can have. Python before 3.11.10 takes time by the square of this for attributes that are made for it.
+_MAX_HEADER_BYTES = 1 << 16
+_EXTENSIONS = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 
 
 def read_tar(file: InputFile, fields: Fields) -> Records:
@@ -19,7 +39,7 @@ def read_tar(file: InputFile, fields: Fields) -> Records:
     rejected: list[Rejected] = []
     with open_file(file) as stream:
         content = _Readable(blocks(stream, file))
-        for sample in _samples(_members(content, file, rejected), file, rejected):
+        for sample in _samples(_members(stream, content, file, rejected), file, rejected):
             yield from rejected
             rejected.clear()
             yield _record(sample, fields, file)
@@ -53,7 +73,20 @@ class _Readable:
 
 
 class _StrictHeader(tarfile.TarInfo):
-    """A header that is cut or altered is an error, not the end."""
+    """A header that is cut, altered or larger than any writer makes it is an error, not the end.
+
+    Without a bound a few megabytes, compressed, unpack to a header of gigabytes; so does the map of a sparse member.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_StrictHeader":
+        header = super().frombuf(buf, encoding, errors)
+        if header.type == tarfile.GNUTYPE_SPARSE or (header.type in _EXTENSIONS and header.size > _MAX_HEADER_BYTES):
+            raise tarfile.ReadError("a header too large, or a sparse member")
+        return header
+
+    def _proc_gnusparse_10(self, *_: object) -> None:
+        raise tarfile.ReadError("a sparse member")
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> "_StrictHeader":
@@ -65,7 +98,7 @@ class _StrictHeader(tarfile.TarInfo):
             raise tarfile.ReadError(str(error)) from None
 
 
-def _members(content: Any, file: InputFile, rejected: list[Rejected]) -> Iterator[dict[str, Any]]:
+def _members(stream: Stored, content: Any, file: InputFile, rejected: list[Rejected]) -> Iterator[dict[str, Any]]:
     """Files of the tar as webdataset's own reader gives them: {fname, data}, and where each stands."""
     offset = 0
     try:
@@ -73,6 +106,8 @@ def _members(content: Any, file: InputFile, rejected: list[Rejected]) -> Iterato
             for member in tar:
                 offset = member.offset
                 tar.members = []  # type: ignore[attr-defined]  # or they pile up
+                if sum(len(f"{key}{value}") for key, value in tar.pax_headers.items()) > _MAX_HEADER_BYTES:
+                    raise tarfile.ReadError("too many attributes meant for all members")
                 if not member.isreg():
                     continue
                 if member.size > MAX_RECORD_BYTES:
@@ -84,9 +119,8 @@ def _members(content: Any, file: InputFile, rejected: list[Rejected]) -> Iterato
                     raise tarfile.ReadError("unexpected end of data")
                 yield {"fname": member.name, "data": body, "__url__": str(offset)}
                 offset = tar.offset
-    except ElectraError:
-        raise
     except Exception:  # tarfile has several errors, and odd numbers in a header raise others
+        stream.raise_failure()
         content.damage = content.damage or Damaged("damaged_archive", offset)
 
 

@@ -2,17 +2,26 @@
 
 Content is read in blocks, compressed or not, to the end of its last member or frame. An archive that ends early or
 breaks off yields what stands before the damage and then raises `Damaged`, which a reader turns into one rejection. A
-record over MAX_RECORD_BYTES is passed over without being held. Nothing here knows what a record means.
+record over MAX_RECORD_BYTES is passed over without being held. Damage is only what the bytes that arrived say: a file
+that was there when the plan was made and cannot be opened or read now is an `OSError`, which ends the unit, and one
+that is another file by now a `DataError`. Nothing here knows what a record means.
 """
 
+import errno
+import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
-from data_prep.errors import PreflightError
-from data_prep.objects import open_input
+from data_prep.errors import DataError, ElectraError
+from data_prep.objects import WEB, input_size, input_version, is_absent, open_input, scheme_of
 
 MAX_RECORD_BYTES = 256 << 20
+UNREADABLE = "unreadable"  # the version of an input that could not be read when the plan was made
+VERSION_CHARS = 32
+_MAX_WINDOW = 1 << 27  # of a zstd frame, in bytes: what the format recommends that every decoder supports
+_MAX_XZ_BYTES = 512 << 20  # of memory for an xz decoder; the largest preset takes 65 MB
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 _BLOCK = 1 << 20
 _ZSTD_INPUT = 1 << 11  # a zstd decoder gives all its input holds, and four bytes may hold 128 KiB
@@ -29,6 +38,7 @@ BAD = frozenset(
         "not_utf8",
         "record_too_large",
         "unreadable",
+        "window_too_large",
     }
 )
 
@@ -52,11 +62,17 @@ Records = Iterator[Document | Rejected]
 
 
 class InputFile(NamedTuple):
-    """One input file. `name` does not depend on where the files lie; `package` is set for installed documentation."""
+    """One input file. `name` does not depend on where the files lie; `package` is set for installed documentation.
+
+    `bytes` and `version` are those of the plan, and nothing else is read under this name; with no version the file is
+    read as it is.
+    """
 
     name: str
     path: str
     package: str = ""
+    bytes: int = 0
+    version: str = ""
 
     @property
     def topic(self) -> str:
@@ -72,15 +88,20 @@ class Fields(NamedTuple):
     topic: str | None = None
 
     def document(self, record: Mapping[str, Any], where: str, topic: str) -> Document | Rejected:
-        """The document of one record; `where` stands in for a missing id, `topic` for a missing topic."""
+        """The document of one record; `where` stands in for an id that is missing or has parts, `topic` for a topic."""
         text = record.get(self.text)
         if type(text) is not str:
             return Rejected("no_text_field", where)
-        if self.id is not None and (given := record.get(self.id)) is not None:
+        if self.id is not None and _names(given := record.get(self.id)):
             where = str(given)
-        if self.topic is not None and (given := record.get(self.topic)) is not None:
+        if self.topic is not None and _names(given := record.get(self.topic)):
             topic = str(given)
         return Document(where, topic, text)
+
+
+def _names(given: Any) -> bool:
+    """Whether a value can be an id or a topic. One with parts cannot: it may be nested deeper than can be written."""
+    return given is not None and not isinstance(given, (dict, list))
 
 
 class Damaged(Exception):
@@ -96,45 +117,86 @@ def is_compressed(name: str) -> bool:
     return PurePosixPath(name).suffix in COMPRESSED
 
 
+@contextmanager
+def transport(path: str) -> Iterator[None]:
+    """Whatever a disk, a store or a server refuses, as an OSError that names the file."""
+    try:
+        yield
+    except ElectraError:
+        raise
+    except OSError as error:
+        number = error.errno  # which some libraries leave out
+        if number is None and (is_absent(error) or isinstance(error, PermissionError)):
+            number = errno.ENOENT if is_absent(error) else errno.EACCES
+        reason = error.strerror or _one_line(error if number else error.__cause__ or error)
+        raise OSError(number, reason, path) from None
+    except Exception as error:  # libraries of the network have errors of their own
+        if isinstance(error, ValueError) and scheme_of(path) in WEB:
+            raise DataError(
+                f"{path}: the server does not send parts of a file ({_one_line(error)}); download it first."
+            ) from None
+        raise OSError(None, f"{type(error).__name__}: {_one_line(error)}", path) from None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
+
+
 class Stored:
     """A file as stored, for reading. An error of the disk or the network ends the unit, never just the file.
 
     What stands on a disk that fails may be whole, so it must not be counted as damaged: the same input would give other
-    documents tomorrow.
+    documents tomorrow. Libraries that read through this may turn such an error into one of theirs; `raise_failure`
+    tells the two apart.
     """
 
     closed = False
 
     def __init__(self, stream: Any, path: str) -> None:
         self._stream, self._path = stream, path
+        self._size: int | None = None
+        self._failure: Exception | None = None
 
     def __enter__(self) -> "Stored":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.close()
+        if kind is None:
+            self.raise_failure()
+
+    def raise_failure(self) -> None:
+        """Raise the error with which reading failed, where it did: nothing that follows is damage."""
+        if self._failure is not None:
+            raise self._failure
 
     def read(self, size: int = -1) -> bytes:
         if size > _BLOCK:  # a broken file may claim any length, and a buffer is made for it before it is read
-            size = min(size, self.size() - self.tell())
-        try:
+            size = min(size, max(0, self.size() - self.tell()))
+        with self._noted():
             return bytes(self._stream.read(size))
-        except OSError as error:
-            reason = " ".join(str(error).split())
-            raise PreflightError(f"{self._path} cannot be read ({reason}); run again when it can.") from None
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        return int(self._stream.seek(offset, whence))
+        target = offset + (self.size() if whence == 2 else self.tell() if whence == 1 else 0)
+        if target < 0:
+            raise ValueError("a place before the beginning")  # that a broken file names
+        target = min(target, self.size())
+        with self._noted():
+            self._stream.seek(target)
+        return target
 
     def tell(self) -> int:
         return int(self._stream.tell())
 
     def size(self) -> int:
         """Bytes of the whole file; the place in it stays."""
-        place = self.tell()
-        size = self.seek(0, 2)
-        self.seek(place)
-        return size
+        if self._size is None:
+            with self._noted():
+                place = self._stream.tell()
+                self._stream.seek(0, 2)
+                self._size = int(self._stream.tell())
+                self._stream.seek(place)
+        return self._size
 
     def readable(self) -> bool:
         return True
@@ -146,13 +208,47 @@ class Stored:
         self.closed = True
         self._stream.close()
 
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            with transport(self._path):
+                yield
+        except Exception as error:
+            self._failure = error
+            raise
+
 
 def open_file(file: InputFile) -> Stored:
-    """The file as stored. Damaged when it is none that can be read."""
-    try:
+    """The file as stored. Damaged when it was none that can be read as the plan was made."""
+    if file.version == UNREADABLE:
+        raise Damaged("unreadable", 0)
+    with transport(file.path):
         return Stored(open_input(file.path), file.path)
-    except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError):
-        raise Damaged("unreadable", 0) from None
+
+
+def version_of(path: str, size: int) -> str:
+    """What tells an input of this size from another one."""
+    return input_version(path, size)[:VERSION_CHARS]
+
+
+def check_unchanged(file: InputFile, *, sizes_only: bool = False) -> None:
+    """DataError when the file is not the one that was planned; OSError when it is not there."""
+    if file.version in ("", UNREADABLE):
+        return
+    with transport(file.path):
+        size = input_size(file.path)
+        if size is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file", file.path)
+        if size != file.bytes or not (sizes_only or version_of(file.path, size) == file.version):
+            raise changed(file)
+
+
+def changed(file: InputFile) -> DataError:
+    """The sentence for a file that is another one by now."""
+    return DataError(
+        f"{file.path} has changed since the plan was made; put back what it was, or prepare the corpus anew in another "
+        "folder."
+    )
 
 
 def blocks(stream: Stored, file: InputFile) -> Iterator[bytes]:
@@ -168,7 +264,7 @@ class _Zstd:
     def __init__(self) -> None:
         import zstandard
 
-        self._decoder = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+        self._decoder = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).decompressobj()
         self._waiting = b""
         self.eof, self.needs_input = False, True
 
@@ -203,7 +299,7 @@ def _decoder(suffix: str) -> Callable[[], Any]:
         return bz2.BZ2Decompressor
     import lzma
 
-    return lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ)
+    return lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _MAX_XZ_BYTES)
 
 
 def _members(stored: Iterator[bytes], new_decoder: Callable[[], Any]) -> Iterator[bytes]:
@@ -219,8 +315,11 @@ def _members(stored: Iterator[bytes], new_decoder: Callable[[], Any]) -> Iterato
             continue
         try:
             content = decoder.decompress(waiting, _BLOCK)
-        except Exception:  # every library has errors of its own; all mean the same
-            raise Damaged("damaged_archive", offset) from None
+        except MemoryError:
+            raise
+        except Exception as error:  # every library has errors of its own; all but one mean the same
+            too_large = re.search("too much memory|memory usage limit", str(error), re.IGNORECASE)
+            raise Damaged("window_too_large" if too_large else "damaged_archive", offset) from None
         waiting, at_start = b"", False
         if content:
             offset += len(content)

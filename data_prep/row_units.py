@@ -7,6 +7,7 @@ packer's open rows. The fast engine is used where `data_prep.engines` accepted i
 a difference, the unit is done again with the reference, and the result says so.
 """
 
+import itertools
 import os
 import time
 from collections import Counter
@@ -22,7 +23,7 @@ from data_prep.alignment import Aligner
 from data_prep.corpus import CorpusConfig
 from data_prep.engines import CheckedEncoder
 from data_prep.integrity import TOKENIZER
-from data_prep.manifest import Split, SplitStats, add_stats, empty_stats
+from data_prep.manifest import MOST_TOPICS, Split, SplitStats, add_stats, empty_stats
 from data_prep.settings import Settings
 from data_prep.shards import ShardWriter, row_dtype, row_stats
 from data_prep.storage import Folder
@@ -62,8 +63,8 @@ def engine_unit(task: EngineTask) -> dict[str, Any]:
     step = max(1, task.units // GATE_DOCUMENTS)
     share = -(-GATE_DOCUMENTS // len(range(0, task.units, step)))
     for unit in range(0, task.units, step):
-        batch = next(tables.read_documents(corpus, unit), tables.DocumentBatch())
-        texts += batch.texts[:share]
+        documents = (text for batch in tables.read_documents(corpus, unit) for text in batch.texts)
+        texts += itertools.islice(documents, share)
     path = corpus.local(f"{TOKENIZER}/{tokenizer.FILE_NAME}", sha256=task.tokenizer_sha256)
     return {**engines.gate(path.parent, texts), "cpu_seconds": time.process_time() - began}
 
@@ -142,7 +143,7 @@ def _rows(task: RowsTask, corpus: Folder, tools: _Tools) -> dict[str, Any]:
             "text_bytes": int(sizes[keep].sum()) - shortened,
         },
         "discarded_tokens": train.discarded_tokens + heldout.discarded_tokens,
-        "topics": dict(sorted(topics.items())),
+        "topics": dict(sorted(_commonest(topics))),
         "removed": dict(sorted(Counter(removed.values()).items())),
         "heldout_documents": {
             "name": tables.heldout_name(task.unit),
@@ -168,6 +169,11 @@ def _cut(batch: tables.DocumentBatch, passages: Mapping[int, Sequence[decontamin
             batch.texts[i] = decontaminate.cut(batch.texts[i], spans)
             after += len(batch.texts[i].encode())
     return before - after
+
+
+def _commonest(topics: Counter[str]) -> list[tuple[str, int]]:
+    """What a record can carry of the topics: they may be as many as documents."""
+    return sorted(topics.items(), key=lambda entry: (-entry[1], entry[0]))[:MOST_TOPICS]
 
 
 _SPLITS: tuple[Split, Split] = ("train", "heldout")

@@ -8,16 +8,27 @@ loaded when something is read.
 import glob
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, PositiveInt
 
 from data_prep import installed_docs
-from data_prep.errors import DataError
+from data_prep.errors import DataError, PreflightError
 from data_prep.objects import WEB, list_inputs, scheme_of
-from data_prep.records import BAD, Damaged, Document, Fields, InputFile, Records, Rejected, is_compressed
+from data_prep.records import (
+    BAD,
+    Damaged,
+    Document,
+    Fields,
+    InputFile,
+    Records,
+    Rejected,
+    check_unchanged,
+    is_compressed,
+    open_file,
+    transport,
+)
 from data_prep.settings import Settings
 
 __all__ = [
@@ -117,12 +128,27 @@ Source = Annotated[
 
 
 def read(source: Source, files: Sequence[InputFile], start: int = 0, stop: int | None = None) -> Records:
-    """The records of `files` in order; with a range, of bytes, row groups, batches or rows, those of a single file."""
+    """The records of `files` in order; with a range, of bytes, row groups, batches or rows, those of a single file.
+
+    DataError when a file is not the one that was planned, or changes its size meanwhile; OSError when it cannot be
+    opened or read although it could when the plan was made.
+    """
     for file in files:
+        _check(source, file)
         try:
             yield from _read_file(source, file, start, stop)
         except Damaged as damage:
             yield Rejected(damage.reason, f"{file.name}:{damage.place}")
+        _check(source, file, sizes_only=True)
+
+
+def _check(source: Source, file: InputFile, *, sizes_only: bool = False) -> None:
+    if isinstance(source, HubDataset):
+        from data_prep import readers_datasets
+
+        readers_datasets.check_unchanged(file, dataset_of(source, file))
+    else:
+        check_unchanged(file, sizes_only=sizes_only)
 
 
 def _read_file(source: Source, file: InputFile, start: int, stop: int | None) -> Records:
@@ -155,11 +181,10 @@ def _read_file(source: Source, file: InputFile, start: int, stop: int | None) ->
 
 
 def _read_documentation(file: InputFile) -> Records:
+    with open_file(file) as stream:
+        content = stream.read()
     try:
-        content = Path(file.path).read_bytes()
         found = list(installed_docs.documents(file.package, file.name, content))
-    except OSError:
-        raise Damaged("unreadable", 0) from None
     except ValueError:
         raise Damaged("unparsable", 0) from None
     for identifier, topic, text in found:
@@ -170,7 +195,8 @@ def dataset_of(source: HubDataset, file: InputFile) -> Any:
     """The `readers_datasets.Dataset` that a source means; its folder is where `file` says, on every machine."""
     from data_prep.readers_datasets import Dataset
 
-    return Dataset(file.path, source.config, source.split, source.revision)
+    path, _, commit = (file.path, "", "") if os.path.isabs(file.path) else file.path.partition("@")
+    return Dataset(path, source.config, source.split, commit or source.revision)
 
 
 def input_files(source: Source) -> list[InputFile]:
@@ -188,7 +214,14 @@ def input_files(source: Source) -> list[InputFile]:
 
 
 def _remote_files(pattern: str) -> list[InputFile]:
-    found = list_inputs(pattern)
+    try:
+        with transport(pattern):
+            found = list_inputs(pattern)
+    except OSError as error:
+        raise PreflightError(
+            f"corpus.sources path {pattern} cannot be listed ({error.strerror}); check the address, your access to it "
+            "and the network."
+        ) from None
     if not found:
         raise DataError(f"corpus.sources path {pattern} matches no file; check the address and your access to it.")
     if scheme_of(pattern) in WEB:

@@ -9,9 +9,11 @@ rest of the package works on; how an object store is spoken to is in `data_prep.
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 from abc import ABC, abstractmethod
@@ -25,6 +27,8 @@ import xxhash
 from data_prep.errors import DataError, PreflightError
 
 TEMPORARY_MARK = ".tmp-"
+_TEMPORARY = re.compile(r".*\.tmp-\d+-[0-9a-f]{8}")  # as `atomic_writer` makes them, and nobody else
+LOCK = ".lock"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -47,6 +51,11 @@ def atomic_writer(path: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file is what an interrupted writer left."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -143,6 +152,11 @@ class Folder(ABC):
         """Delete what interrupted writers left. Call when no writer is at work."""
 
     @abstractmethod
+    def held(self) -> AbstractContextManager[None]:
+        """Hold the folder against other processes. The kernel lets go when the process ends, however it ends; no stale
+        lock can remain. PreflightError: another process holds it. An object store has no locks: nothing is held."""
+
+    @abstractmethod
     def free_bytes(self) -> int | None:
         """Room left for files; None where nobody knows, as in an object store."""
 
@@ -236,11 +250,34 @@ class LocalFolder(Folder):
 
     def remove_temporaries(self) -> None:
         for path in self.path.rglob(f"*{TEMPORARY_MARK}*"):
-            if path.is_file():
+            if path.is_file() and is_temporary(path.name):
                 path.unlink(missing_ok=True)
 
     def free_bytes(self) -> int | None:
-        return shutil.disk_usage(self.path).free
+        place = self.path
+        while not place.exists():  # not made yet
+            place = place.parent
+        return shutil.disk_usage(place).free
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        make_folder(self.path)
+        with contextlib.ExitStack() as stack:
+            try:
+                handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+                stack.callback(os.close, handle)
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise PreflightError(
+                    f"{self.path}: another electra process is working in this folder; wait for it, or choose another "
+                    "folder"
+                ) from None
+            except OSError as error:  # a file system without locks, or a lock file of another user
+                raise PreflightError(
+                    f"{self.path / LOCK}: cannot be locked ({error.strerror or error}); choose a folder on a file "
+                    "system with locks, or make the file writable"
+                ) from None
+            yield
 
 
 Location = Folder | Path | str
@@ -254,4 +291,4 @@ def folder(location: Location) -> Folder:
         from data_prep.objects import ObjectFolder
 
         return ObjectFolder(location)
-    return LocalFolder(location)
+    return LocalFolder(Path(location).expanduser())

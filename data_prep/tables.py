@@ -8,6 +8,7 @@ at once, some 40 bytes a document; of texts no more than a batch, beside which o
 
 import contextlib
 import hashlib
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -54,6 +55,15 @@ class Columns:
     unit: NDArray[np.int64]  # [n]
     row: NDArray[np.int64]  # [n], within the unit
 
+    def numbers(self, unit: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.int64]:
+        """`[k]` numbers of the documents at rows of units."""
+        return np.searchsorted(self.unit, unit) + row
+
+    def of_unit(self, unit: int) -> slice:
+        """The documents of a unit."""
+        first, last = np.searchsorted(self.unit, [unit, unit + 1]).tolist()
+        return slice(first, last)
+
 
 def documents_name(unit: int) -> str:
     """Where the clean documents of a unit lie."""
@@ -80,8 +90,8 @@ class DocumentWriter:
         self._topics: list[str] = []
         self._texts: list[bytes] = []
         self._pending = 0
-        self.hashes: list[bytes] = []
-        self.sizes: list[int] = []
+        self.hashes = bytearray()  # one after the other; these two are all that is held of documents written
+        self.sizes = array("q")
 
     def extend(
         self, ids: Sequence[str], topics: Sequence[str], texts: Sequence[bytes], hashes: Sequence[bytes]
@@ -94,8 +104,8 @@ class DocumentWriter:
         self._topics += topics
         self._texts += texts
         sizes = list(map(len, texts))
-        self.hashes += hashes
-        self.sizes += sizes
+        self.hashes += b"".join(hashes)
+        self.sizes.extend(sizes)
         self._pending += sum(sizes)
         if self._pending >= BATCH_BYTES:
             self._write()
@@ -128,9 +138,12 @@ def document_writer(corpus: Folder, unit: int) -> Iterator[DocumentWriter]:
         writer = DocumentWriter(file)
         yield writer
         writer.close()
-    table = pa.table([pa.array(writer.hashes, _SIZES[0].type), pa.array(writer.sizes, _SIZES[1].type)], schema=_SIZES)
+    columns = [
+        pa.Array.from_buffers(field.type, len(writer.sizes), [None, pa.py_buffer(data)])
+        for field, data in zip(_SIZES, (writer.hashes, writer.sizes), strict=True)
+    ]
     with corpus.writer(sizes_name(unit)) as file, pa.ipc.new_stream(file, _SIZES) as stream:
-        stream.write_table(table)
+        stream.write_table(pa.table(columns, schema=_SIZES))
 
 
 def read_documents(corpus: Folder, unit: int) -> Iterator[DocumentBatch]:
@@ -247,13 +260,19 @@ def heldout_sha256(corpus: Folder, name: str) -> str:
     return digest.hexdigest()
 
 
+def heldout_count(corpus: Folder, name: str) -> int:
+    """How many held-out documents a file holds by its own account. DataError when it cannot be read."""
+    with _reading(corpus, name) as file, pq.ParquetFile(file) as table:
+        return int(table.metadata.num_rows)
+
+
 @contextlib.contextmanager
 def _reading(corpus: Folder, name: str) -> Iterator[Any]:
-    """The file, with what pyarrow says of a damaged one as a DataError."""
+    """The file, with what pyarrow says of a damaged one, or one with other columns, as a DataError."""
     try:
         with corpus.open(name) as file:
             yield file
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
         reason = " ".join(str(error).split())
         raise DataError(
             f"{corpus}/{name} cannot be read ({reason}); run `electra prepare` again to restore it."

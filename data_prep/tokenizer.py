@@ -9,10 +9,10 @@ tokenizer that turns text into `cls`, `sep`, `pad` or `mask` is refused. This is
 
 import json
 import re
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,11 +99,12 @@ class Tokenizer:
         counts = np.zeros(len(texts), dtype=np.int64)
         parts = [np.empty(0, dtype=self.dtype)]
         for owners, batch in self._batches(texts):
-            encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-            ids = [encoding.ids for encoding in encodings]
-            lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
+            ids, lengths = array("I"), []  # an array takes a list three times as fast as numpy does
+            for encoding in self._tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+                ids.fromlist(found := encoding.ids)
+                lengths.append(len(found))
             np.add.at(counts, owners, lengths)
-            parts.append(np.fromiter(chain.from_iterable(ids), dtype=self.dtype, count=int(lengths.sum())))
+            parts.append(np.array(ids, dtype=self.dtype))
         return Encoded(np.concatenate(parts), np.cumsum(counts))
 
     def _batches(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[str]]]:

@@ -1,13 +1,12 @@
 """The work of preparing a corpus up to its tokenizer, one function a stage, each a pure function of its payload and the
 files it names.
 
-documents (per unit): read, clean, hash → `documents/UUUUU.arrow`.  removals (once): hashes and the lists of near
-duplicates and contaminated documents → `removals.parquet`.  tokenizer (once): sample → `tokenizer/`. Rows, the last
-stage, are in `data_prep.row_units`. Outputs are durable when a function returns; no clock, host or worker count enters
-them. Memory: a unit holds a few megabytes of text and its largest document; merging holds some 40 bytes for every
-document of the corpus, and training a tokenizer its sample. Nothing here knows where or in which order units run. A
-result's `files` lists what was written, with size and hash, so that a record can be checked against the disk; its
-`cpu_seconds` says what it cost and is no part of anything that is kept.
+documents (per unit): read, clean, hash → `documents/UUUUU.arrow`.  tokenizer (once): sample → `tokenizer/`. What does
+not enter is decided in `data_prep.removals`; rows, the last stage, are in `data_prep.row_units`. No clock, host or
+worker count enters an output. Memory: a unit holds a few megabytes of text and its largest document; choosing a sample
+holds some 40 bytes for every document of the corpus, and training a tokenizer its sample. Nothing here knows where or
+in which order units run. A result's `files` lists what was written, with size and hash: a record is trusted once they
+were compared, so the table of documents need not wait for the disk. Its `cpu_seconds` says what it cost.
 """
 
 import os
@@ -25,7 +24,7 @@ from data_prep import dedup, keyed, storage, tables, tokenizer
 from data_prep.clean import clean_batch, repair
 from data_prep.corpus import CorpusConfig
 from data_prep.integrity import TOKENIZER
-from data_prep.plan import Plan, PlannedUnit
+from data_prep.plan import PlannedUnit
 from data_prep.settings import Settings
 from data_prep.sources import BAD, Document, InputFile, Rejected, read
 from data_prep.storage import Folder
@@ -39,7 +38,7 @@ class DocumentsTask(Settings):
     corpus: str  # the corpus folder's location
     config: CorpusConfig
     unit: PlannedUnit
-    files: list[tuple[str, str, str]]  # name, path, package
+    files: list[InputFile]
     limit_bytes: int | None = None  # stop after so much text: for an estimate, never for a corpus
 
 
@@ -132,37 +131,7 @@ def _is_plain(text: str) -> bool:
 
 def _read(task: DocumentsTask) -> Iterator[Document | Rejected]:
     source = task.config.sources[task.unit.source]
-    files = [InputFile(name, path, package) for name, path, package in task.files]
-    return read(source, files, task.unit.start, task.unit.stop)
-
-
-def exact_duplicates(columns: tables.Columns) -> NDArray[np.bool_]:
-    """`[n]`: the documents whose normalised text stands earlier in the corpus."""
-    return dedup.duplicates(columns.hashes)
-
-
-def find_removals(
-    corpus: Folder, plan: Plan, config: CorpusConfig, removed: dict[tuple[int, int], str]
-) -> tuple[str, dict[str, int]]:
-    """Write the removal list: exact duplicates, what `removed` names by (unit, row), and what exceeds a source's
-    `max_bytes`; returns (its sha256, counts). Works on hashes and sizes alone. The first of a group of duplicates in
-    corpus order stays.
-    """
-    columns = tables.read_columns(corpus, len(plan.units))
-    reasons: NDArray[Any] = np.full(len(columns.bytes), "", dtype=object)
-    if config.drop_duplicates:
-        reasons[exact_duplicates(columns)] = "duplicate"
-    first = np.searchsorted(columns.unit, np.arange(len(plan.units)))
-    for (unit, row), reason in removed.items():
-        place = int(first[unit]) + row
-        reasons[place] = reasons[place] or reason
-    for number, source in enumerate(config.sources):
-        if source.max_bytes is not None:
-            units = [unit.unit for unit in plan.units if unit.source == number]
-            candidates = np.flatnonzero(np.isin(columns.unit, units) & (reasons == ""))
-            over = dedup.over_budget(columns.bytes[candidates], source.max_bytes)
-            reasons[candidates[over]] = "over_max_bytes"
-    return tables.write_removals(corpus, columns, reasons)
+    return read(source, task.files, task.unit.start, task.unit.stop)
 
 
 def tokenizer_unit(task: TokenizerTask) -> dict[str, Any]:
@@ -197,15 +166,17 @@ def _sample(corpus: Folder, task: TokenizerTask) -> list[str]:
     usable = ~is_heldout(columns.hashes[:, 0], task.config.heldout_fraction)
     for unit in range(task.units):
         removed = np.fromiter(tables.read_removals(corpus, unit), dtype=np.int64)
-        usable[np.flatnonzero(columns.unit == unit)[removed]] = False
+        usable[columns.of_unit(unit)][removed] = False  # of a view
     candidates = np.flatnonzero(usable)
     rank = keyed.bits(keyed.key("tokenizer sample"), columns.hashes[candidates, 0].view(np.int64), 1)[:, 0]
     candidates = candidates[np.lexsort((candidates, rank))]
     before = np.cumsum(columns.bytes[candidates]) - columns.bytes[candidates]
-    chosen = np.sort(candidates[before < task.config.tokenizer.sample_bytes])
+    chosen = candidates[before < task.config.tokenizer.sample_bytes]
+    wanted = np.zeros(len(usable), dtype=np.bool_)
+    wanted[chosen] = True
     texts: list[str] = []
     for unit in range(task.units):
-        rows = columns.row[chosen[columns.unit[chosen] == unit]]
+        rows = np.flatnonzero(wanted[columns.of_unit(unit)])
         if len(rows):
             texts += tables.read_texts(corpus, unit, rows)
     return texts

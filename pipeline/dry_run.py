@@ -39,7 +39,7 @@ def dry_run(experiment: Experiment, console: Console) -> dict[str, Any]:
             ["tokens", f"{found.tokens:,}"],
             ["rows", f"{found.rows:,} of {config.seq_len}"],
             ["disk", f"{needed / 1e6:,.0f} MB" + ("" if free is None else f", {free / 1e6:,.0f} MB are free")],
-            ["reading and cleaning", f"{found.documents_rate:.1f} MB/s a core"],
+            ["reading, cleaning, searching", f"{found.documents_rate:.1f} MB/s a core"],
             ["tokenizing and packing", f"{found.rows_rate:.1f} MB/s a core"],
             [f"time on {slots} cores", duration(found.seconds(slots))],
         ],

@@ -5,17 +5,15 @@ and arms, budgets and seeds may be added, since every run is a folder of its own
 be written, is in use, or holds another experiment is an error before any work. What the parts write into it is theirs.
 """
 
-import fcntl
 import json
-import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from data_prep import storage
-from data_prep.errors import ConfigError, PreflightError
+from data_prep.errors import ConfigError
 from pipeline import config as yaml_config
 from pipeline.experiment import Experiment
 from pipeline.gather import CONFIG_NAME
@@ -50,7 +48,7 @@ def open_folder(path: Path, experiment: Experiment) -> Iterator[Folder]:
     holds another experiment.
     """
     path = path.absolute()
-    with _lock(path):
+    with storage.LocalFolder(path).held():
         stored = path / CONFIG_NAME
         if stored.exists():
             check_identity(stored, experiment)
@@ -58,27 +56,6 @@ def open_folder(path: Path, experiment: Experiment) -> Iterator[Folder]:
         if not stored.exists() or stored.read_text(encoding="utf-8") != text:
             storage.write_bytes(stored, text.encode())
         yield Folder(path, experiment.corpus.location)
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold the folder. The kernel lets go when the process ends, however it ends; no stale lock can remain."""
-    storage.make_folder(path)
-    with ExitStack() as stack:
-        try:
-            handle = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-            stack.callback(os.close, handle)
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise PreflightError(
-                f"{path}: another electra process is working in this folder; wait for it, or choose another with --out"
-            ) from None
-        except OSError as error:  # a file system without locks, or a lock file of another user
-            raise PreflightError(
-                f"{path / '.lock'}: cannot be locked ({error.strerror or error}); "
-                "choose a folder on a file system with locks with --out, or make the file writable"
-            ) from None
-        yield
 
 
 def check_identity(stored: Path, experiment: Experiment) -> None:

@@ -7,6 +7,7 @@ is redone. A finished corpus is recognised without starting Ray. On a cluster, s
 node sees them. Holds no data logic of its own: that is `data_prep`; how stages run is `pipeline.prepare_stages`.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Protocol
@@ -14,8 +15,9 @@ from typing import Any, Protocol
 from data_prep import accounts, estimate, integrity, storage
 from data_prep import manifest as manifests
 from data_prep.corpus import CorpusConfig
-from data_prep.errors import DataError
+from data_prep.errors import ConfigError, DataError
 from data_prep.manifest import Manifest
+from data_prep.plan import FILE_NAME as PLAN
 from data_prep.plan import Plan, obtain_plan
 from data_prep.settings import fingerprint
 from data_prep.storage import Folder, Location
@@ -33,6 +35,7 @@ class ConsoleLike(Protocol):
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None: ...
 
 
+_SHARD = re.compile(r"(train|heldout)/\d{5,}-\d{3,}\.tar")
 OnEvent = Callable[..., None]  # (event, **details)
 
 
@@ -54,14 +57,16 @@ def prepare(
     """
     corpus = storage.folder(location)
     corpus.prepare()
-    plan = obtain_plan(config, seed, corpus)
-    finished = _finished(corpus, config, plan, console)
-    if finished is not None:
-        if console is not None:
-            console.say(f"prepare: the corpus in {corpus} is complete: {_summary(finished)}")
-        return finished
-    estimate.check_space(config, plan, corpus)
     with ExitStack() as stack:
+        stack.enter_context(corpus.held())
+        _check_own(corpus)
+        plan = obtain_plan(config, seed, corpus)
+        finished = _finished(corpus, config, plan, console)
+        if finished is not None:
+            if console is not None:
+                console.say(f"prepare: the corpus in {corpus} is complete: {_summary(finished)}")
+            return finished
+        estimate.check_space(config, plan, corpus)
         from pipeline.prepare_stages import Stages
 
         stages = Stages(config, corpus, plan, console, on_event, start_ray, stack)
@@ -69,10 +74,21 @@ def prepare(
         removals = stages.removals(documents)
         made = stages.tokenizer(documents, removals)
         rows = stages.rows(documents, removals, made)
-    manifest = _merged(config, plan, documents, rows, made)
-    _publish(manifest, corpus)
+        manifest = _merged(config, plan, documents, rows, made)
+        _publish(manifest, corpus)
     _conclude(config, plan, documents, rows, manifest, console, on_event)
     return manifest
+
+
+def _check_own(corpus: Folder) -> None:
+    """ConfigError for a folder that holds other things than a corpus: some of them would be taken for ours."""
+    if corpus.size(PLAN) is not None:
+        return
+    foreign = [name for name in corpus.names() if name != storage.LOCK and not storage.is_temporary(name)]
+    if foreign:
+        raise ConfigError(
+            f"{corpus} holds {foreign[0]} and is no corpus that was begun here; choose an empty folder for it, or none."
+        )
 
 
 def _merged(
@@ -109,7 +125,7 @@ def _publish(manifest: Manifest, corpus: Folder) -> None:
     listed = {shard.name for split in (manifest.train, manifest.heldout) for shard in split.shards}
     for split in ("train", "heldout"):
         for name in corpus.names(split):
-            if name.endswith(".tar") and name not in listed:
+            if _SHARD.fullmatch(name) and name not in listed:
                 corpus.delete(name)
     manifests.save(manifest, corpus)
 

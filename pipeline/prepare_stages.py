@@ -7,7 +7,8 @@ results of the stages before. So whatever changes, exactly the units it touches 
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,15 @@ class Stages:
             )
             for unit in self.plan.units
         ]
-        results = self.run("documents", documents_unit, units, [unit.bytes for unit in self.plan.units])
+        watch = accounts.BadWatch(self.config, self.plan)
+        planned = dict(zip((unit.name for unit in units), self.plan.units, strict=True))
+        results = self.run(
+            "documents",
+            documents_unit,
+            units,
+            [unit.bytes for unit in self.plan.units],
+            lambda unit, result: watch.add(planned[unit.name], result),
+        )
         accounts.check_bad(self.config, self.plan, results)
         if not any(result["documents"] for result in results):
             raise DataError(accounts.nothing_left(results))
@@ -65,22 +74,18 @@ class Stages:
 
     def removals(self, documents: Sequence[Result]) -> str:
         """Merge what is removed, and why, into the removal list; returns a hash of it and of all passages to cut."""
-        from data_prep.units import find_removals
+        from data_prep.removals import find_removals
         from pipeline.removal_stages import contaminated, near_duplicates
 
-        removed: dict[tuple[int, int], str] = {}
-        passages = None
+        passages = contaminated(self, documents) if self.config.decontamination is not None else None
         if self.config.near_duplicates is not None:
-            removed.update(near_duplicates(self, documents))
-        if self.config.decontamination is not None:
-            found, passages = contaminated(self, documents, removed)
-            removed.update(found)
-        sha256, counts = find_removals(self.corpus, self.plan, self.config, removed)
+            near_duplicates(self, documents)
+        sha256, counts = find_removals(self.corpus, self.plan, self.config)
         kept = sum(result["documents"] for result in documents)
         if sum(counts.values()) == kept:
             raise DataError(
-                f"No document is left: all {kept} were removed ({accounts.listed(counts)}); raise corpus.sources "
-                "max_bytes."
+                f"No document is left: all {kept} were removed ({accounts.listed(counts)}); change the setting of the "
+                "commonest reason."
             )
         self.say(f"prepare: {accounts.listed(counts) or 'nothing'} removed of {kept} documents")
         return fingerprint([sha256, passages])
@@ -117,6 +122,7 @@ class Stages:
             "removals": removals,
             "tokenizer": made["sha256"],
             "seed": self.plan.seed,
+            "tokenizers": metadata.version("tokenizers"),  # another release may give other ids
             **{
                 key: self.plan.config[key]
                 for key in ("layout", "discard_overflow", "seq_len", "heldout_fraction", "rows_per_shard")
@@ -150,6 +156,7 @@ class Stages:
         identity = {
             "tokenizer": made["sha256"],
             "engines": engines.installed(),
+            "tokenizers": metadata.version("tokenizers"),
             "documents": [result["sha256"] for result in documents],
         }
         (verdict,) = self.run("engine", engine_unit, [self.unit("engine", task, "parts/engine.json", identity)])
@@ -167,8 +174,10 @@ class Stages:
         work: Callable[[Any], Result],
         units: Sequence[Unit],
         sizes: Sequence[int] | None = None,
+        on_result: Callable[[Unit, Result], None] | None = None,
     ) -> list[Result]:
-        """Run what is not done of a stage, showing its pace; `sizes` are the units' bytes, where they tell the work."""
+        """Run what is not done of a stage, showing its pace; `sizes` are the units' bytes, where they tell the work.
+        An error that `on_result` raises for a unit that was done ends the stage."""
         kept = {unit.name for unit in units if self._done(unit)}
         if len(kept) < len(units):
             self._ensure_ray()
@@ -177,24 +186,28 @@ class Stages:
         def intact(unit: Unit, result: Result) -> bool:
             return unit.name in kept
 
-        if self.console is None:
-            return run_units(work, units, intact=intact)
         total, name = (sum(sizes) / 1e6, "MB") if sizes is not None else (len(units), "units")
         pace = Pace(_slots())
         totals: Counter[str] = Counter()
-        with self.console.stage(f"prepare {stage}", total=total, unit=name) as progress:
+        with self._shown(f"prepare {stage}", total, name) as progress:
 
             def on_record(unit: Unit, result: Result, reused: bool) -> None:
                 totals.update(_figures(result))
                 if not reused:
                     pace.add(size_of[unit.name], _tokens(result), result.get("cpu_seconds", 0.0))
                 done = size_of[unit.name] / 1e6 if sizes is not None else 1
-                progress.advance(done, **totals, **pace.figures())
+                if progress is not None:
+                    progress.advance(done, **totals, **pace.figures())
+                if on_result is not None:
+                    on_result(unit, result)
 
             results = run_units(work, units, intact=intact, on_record=on_record)
         if self.on_event is not None:
             self.on_event(stage, units=len(units), reused=len(kept), **totals, **pace.figures())
         return results
+
+    def _shown(self, name: str, total: float, unit: str) -> AbstractContextManager[Any]:
+        return nullcontext() if self.console is None else self.console.stage(name, total=total, unit=unit)
 
     def say(self, text: str) -> None:
         if self.console is not None:
@@ -207,8 +220,7 @@ class Stages:
     def _documents_task(self, unit: PlannedUnit) -> Any:
         from data_prep.units import DocumentsTask
 
-        files = [(file.name, file.path, file.package) for file in self.plan.files[unit.first : unit.last]]
-        return DocumentsTask(corpus=self.corpus.location, config=self.config, unit=unit, files=files)
+        return DocumentsTask(corpus=self.corpus.location, config=self.config, unit=unit, files=self.plan.inputs(unit))
 
     def _ensure_ray(self) -> None:
         """Start Ray; a session inside a session is the same one, so this may repeat."""

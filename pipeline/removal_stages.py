@@ -1,33 +1,28 @@
-"""The stages that look for near duplicates and for text of evaluation sets, between documents and the removal list.
+"""The stages that look for text of evaluation sets and for near duplicates, between documents and the removal list.
 
-Each returns what it found as (unit, row) → reason; identities chain from stage to stage through the hashes of what the
-stages before wrote, so a change anywhere redoes what depends on it and nothing else. What the stages do is
-`data_prep.neardup`, `data_prep.nearcheck` and `data_prep.decontaminate`.
+What they find lies in their folders, where `data_prep.removals` reads it; identities chain from stage to stage through
+the hashes of what the stages before wrote, so a change anywhere redoes what depends on it and nothing else. What the
+stages do is `data_prep.decontaminate`, `data_prep.neardup` and `data_prep.nearcheck`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from data_prep import tables
 from data_prep.settings import fingerprint
-from data_prep.units import exact_duplicates
 
 if TYPE_CHECKING:
     from pipeline.prepare_stages import Result, Stages
 
-Removed = dict[tuple[int, int], str]
 
-
-def near_duplicates(stages: "Stages", documents: Sequence["Result"]) -> Removed:
-    """The documents to remove because an earlier one is nearly the same."""
+def near_duplicates(stages: "Stages", documents: Sequence["Result"]) -> None:
+    """Find the groups of nearly equal documents among those that are neither contaminated nor copies."""
     from data_prep import nearcheck, neardup
 
     config, units = stages.config.near_duplicates, len(stages.plan.units)
     assert config is not None
-    excluded = _exclude(stages, "exact", _exact(stages))
+    excluded = _excluded(stages)
     parts = neardup.pair_parts(sum(result["documents"] for result in documents), config)
     shared = {"settings": stages.plan.config["near_duplicates"], "recipe": stages.plan.recipe, "excluded": excluded[1]}
 
@@ -84,15 +79,11 @@ def near_duplicates(stages: "Stages", documents: Sequence["Result"]) -> Removed:
     )
     for alarm in found["alarms"]:
         stages.warn(alarm)
-    unit_of, row_of = nearcheck.read_removals(stages.corpus)
-    return {(unit, row): neardup.REASON for unit, row in zip(unit_of.tolist(), row_of.tolist(), strict=True)}
 
 
-def contaminated(
-    stages: "Stages", documents: Sequence["Result"], removed: Mapping[tuple[int, int], str]
-) -> tuple[Removed, str]:
-    """The documents to remove because they hold text of an evaluation set, and a hash of what was found, which covers
-    the passages to be cut from others; `removed` ones are not searched."""
+def contaminated(stages: "Stages", documents: Sequence["Result"]) -> str:
+    """Find the documents that hold text of an evaluation set; returns a hash of what was found, which covers the
+    passages to be cut from others."""
     from data_prep import decontaminate
 
     assert stages.config.decontamination is not None
@@ -103,10 +94,9 @@ def contaminated(
         for chosen in stages.config.decontamination.sets
     ]
     config, units = stages.config.decontamination.model_copy(update={"sets": tuple(sets)}), len(stages.plan.units)
-    excluded = _exclude(stages, "before-decontamination", {**_exact(stages), **removed})
     index_task = decontaminate.IndexTask(corpus=stages.corpus.location, config=config)
     settings = stages.plan.config["decontamination"]
-    index_identity = {"settings": settings, "recipe": stages.plan.recipe, "files": decontaminate.set_versions(config)}
+    index_identity = {"settings": settings, "recipe": stages.plan.recipe, "files": stages.plan.evaluation_sets}
     (index,) = stages.run(
         "evaluation sets",
         decontaminate.index_unit,
@@ -122,16 +112,13 @@ def contaminated(
                     corpus=stages.corpus.location,
                     config=config,
                     unit=unit,
-                    units=units,
                     min_chars=max(1, stages.config.cleaning.min_chars),
-                    excluded=excluded[0],
                 ),
                 f"{decontaminate.FOLDER}/{unit:05d}.json",
                 {
                     "index": _hashes([index]),
                     "settings": settings,
                     "min_chars": stages.config.cleaning.min_chars,
-                    "excluded": excluded[1],
                     "unit": unit,
                     "documents": documents[unit]["sha256"],
                 },
@@ -141,12 +128,7 @@ def contaminated(
         [result["text_bytes"] for result in documents],
     )
     _report(stages, index, found)
-    reasons = {
-        (unit, row): reason
-        for unit in range(units)
-        for row, reason in decontaminate.read_removed(stages.corpus, unit).items()
-    }
-    return reasons, _hashes(found)
+    return _hashes(found)
 
 
 def _report(stages: "Stages", index: "Result", found: Sequence["Result"]) -> None:
@@ -178,24 +160,16 @@ def _report(stages: "Stages", index: "Result", found: Sequence["Result"]) -> Non
         stages.on_event("contamination", tasks=report, **totals)
 
 
-def _exact(stages: "Stages") -> Removed:
-    """The exact duplicates, where they are dropped."""
-    if not stages.config.drop_duplicates:
-        return {}
+def _excluded(stages: "Stages") -> tuple[str, str]:
+    """Write which documents need not be looked at; returns (the file's name, what identifies its content)."""
+    from data_prep import neardup, removals
+
     columns = tables.read_columns(stages.corpus, len(stages.plan.units))
-    repeated = exact_duplicates(columns)
-    places = zip(columns.unit[repeated].tolist(), columns.row[repeated].tolist(), strict=True)
-    return dict.fromkeys(places, "duplicate")
-
-
-def _exclude(stages: "Stages", name: str, removed: Mapping[tuple[int, int], str]) -> tuple[str, str]:
-    """Write which documents later stages need not look at; returns (the file's name, what identifies its content)."""
-    from data_prep import neardup
-
-    places = np.array(sorted(removed), dtype=np.int64).reshape(-1, 2)
-    path = f"{neardup.NEAR}/{name}.bin"
-    neardup.write_excluded(stages.corpus, path, places[:, 0], places[:, 1], len(stages.plan.units))
-    return path, fingerprint(places.tolist())
+    reasons = removals.contaminated(stages.corpus, stages.plan, stages.config, columns)
+    found = removals.uninteresting(columns, reasons, drop_duplicates=stages.config.drop_duplicates)
+    name = f"{neardup.NEAR}/excluded.bin"
+    neardup.write_excluded(stages.corpus, name, columns.unit[found], columns.row[found], len(stages.plan.units))
+    return name, stages.corpus.sha256(name)
 
 
 def _hashes(results: Sequence["Result"]) -> str:

@@ -25,8 +25,9 @@ def verify(location: str, *, quick: bool, console: Console) -> dict[str, Any]:
     for problem in found:
         console.say(f"verify: {problem}")
     if found:
+        how = "run" if corpus.is_local else "delete them and run"  # what an object store holds is not read again
         raise DataError(
-            f"{corpus}: {len(found)} of its files are not what the manifest says; run `electra prepare` again to "
+            f"{corpus}: {len(found)} of its files are not what the manifest says; {how} `electra prepare` again to "
             "restore them."
         )
     size = sum(shard.bytes for split in (manifest.train, manifest.heldout) for shard in split.shards)

@@ -1,4 +1,5 @@
-"""Every command and every piece of Python in the README is run, here, on a tiny experiment.
+"""Every command and every piece of Python in the README and in docs/ is run, here, on a tiny experiment, and every
+piece of YAML is read as the settings it stands for.
 
 Commands stand in ```bash blocks, one a line; they run in a directory laid out as a reader's: configs/quickstart.yaml
 (tiny) and runs/quickstart (made by it). What is not run is listed in SKIPPED, and nothing else may go unrun.
@@ -11,25 +12,28 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from data_prep.corpus import CorpusConfig
 from tests.conftest import ROOT, Road
 
-README = ROOT / "README.md"
-BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(bash|python|yaml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 # A command that begins so is not run: it needs a network, a screen, or serves until it is stopped.
 SKIPPED = ("git clone ", "cd ", "open ", "mlflow ui ", ".venv/bin/mlflow ui ")
 
 
 def blocks(language: str) -> list[str]:
-    return [text for found, text in BLOCK.findall(README.read_text(encoding="utf-8")) if found == language]
+    found = [block for page in PAGES for block in BLOCK.findall(page.read_text(encoding="utf-8"))]
+    return [text for of_block, text in found if of_block == language]
 
 
 def commands() -> list[str]:
-    """The command lines, comments and continuations resolved, `&&` taken apart."""
+    """The command lines, each once, comments and continuations resolved, `&&` taken apart."""
     lines = "\n".join(blocks("bash")).replace("\\\n", " ").splitlines()
     whole = [re.sub(r"\s+#.*$", "", line).strip() for line in lines if not line.lstrip().startswith("#")]
-    return [part.strip() for line in whole if line for part in line.split("&&")]
+    return list(dict.fromkeys(part.strip() for line in whole if line for part in line.split("&&")))
 
 
 def ours(command: str) -> list[str] | None:
@@ -85,6 +89,13 @@ def test_electra_commands_end_well(command: str, road: Road, glue: Path) -> None
 def test_python_runs(code: str, road: Road) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=road.folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("text", blocks("yaml"))
+def test_yaml_is_what_the_settings_say(text: str) -> None:
+    (section,) = yaml.safe_load(text).items()
+    assert section[0] == "corpus"
+    CorpusConfig.model_validate(section[1])
 
 
 @pytest.fixture(scope="session")

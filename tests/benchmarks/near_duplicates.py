@@ -125,7 +125,7 @@ def stages(corpus: str, parts: int, size: float, sets: tuple[EvaluationSet, ...]
     )
     config = Decontamination(sets=sets)
     decontaminate.index_unit(IndexTask(corpus=corpus, config=config))
-    task = DecontaminateTask(corpus=corpus, config=config, unit=0, units=1)
+    task = DecontaminateTask(corpus=corpus, config=config, unit=0)
     show("  stage: table → hits", size / seconds(lambda: decontaminate.decontaminate_unit(task)), peers["search"])
 
 

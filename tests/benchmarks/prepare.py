@@ -24,8 +24,9 @@ from data_prep import storage, tokenizer
 from data_prep.clean import CleaningConfig
 from data_prep.corpus import CorpusConfig
 from data_prep.plan import make_plan
+from data_prep.removals import find_removals
 from data_prep.row_units import EngineTask, RowsTask, engine_unit, rows_unit
-from data_prep.units import DocumentsTask, TokenizerTask, documents_unit, find_removals, tokenizer_unit
+from data_prep.units import DocumentsTask, TokenizerTask, documents_unit, tokenizer_unit
 from tests.benchmarks.texts import documents, write_jsonl
 
 SEQ_LEN = 512
@@ -66,9 +67,9 @@ class Road:
         """Read, clean, hash and find duplicates."""
         began = time.process_time()
         for unit in self.plan.units:
-            files = [(file.name, file.path, file.package) for file in self.plan.files[unit.first : unit.last]]
+            files = self.plan.inputs(unit)
             documents_unit(DocumentsTask(corpus=self.corpus.location, config=self.settings, unit=unit, files=files))
-        find_removals(self.corpus, self.plan, self.settings, {})
+        find_removals(self.corpus, self.plan, self.settings)
         return time.process_time() - began
 
     def tokenizer(self) -> str:

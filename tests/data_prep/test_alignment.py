@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from data_prep import engines, sentences, text_kernels, tokenizer
-from data_prep.alignment import Aligner
+from data_prep.alignment import Aligner, _measure
 from data_prep.engines import CheckedEncoder
 from data_prep.token_batch import TokenBatch
 from data_prep.tokenizer import Encoded, Tokenizer, TokenizerConfig
@@ -133,6 +133,34 @@ def test_a_text_does_not_depend_on_its_batch(made: dict[str, Tokenizer], kind: s
     together = ends_of(align(made[kind], texts)[0])
     assert together == [ends_of(align(made[kind], [text])[0])[0] for text in texts]
     assert together[::-1] == ends_of(align(made[kind], texts[::-1])[0])
+
+
+# Of one to four bytes, and of each class: a letter, alone, a blank, nothing, a letter made of two, an unheard-of one.
+ODD = [
+    *["é", "ß", "漢", "\xa0", "\u200b", "\u0301", "😀", "𝔘", "“", "\0", "\x07", "\x85", "\u2028", "-", " ", "x"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["uncased", "cased"])
+def test_words_are_counted_the_same_wherever_a_stretch_ends(made: dict[str, Tokenizer], kind: str) -> None:
+    """Characters at each place around the end of a stretch of bytes, and around the end of a sentence."""
+    reference, size = made[kind], text_kernels.STRETCH
+    measure = _measure(reference)
+    assert measure is not None
+    texts = [
+        f"{before * at}{odd}{odd if at % 2 else after}{'b' * (at % 5)}. {odd}Zwei {odd}{after} drei, {'z' * size} y"
+        for odd in ODD
+        for at in (*range(4), *range(size - 6, size + 3), *range(2 * size - 5, 2 * size + 2))
+        for before, after in (("a", "b"), (",", " "))
+    ]
+    located = sentences.locate(["", *texts])
+    counts, countable = measure.count(located)
+    assert countable.all()
+    expected = []
+    for text in range(1, len(texts) + 1):
+        parts = located.strings(text)
+        expected += [len(reference.words("".join(parts[: number + 1]))) for number in range(len(parts))]
+    assert counts.tolist() == expected
 
 
 def test_a_count_that_lies_is_found_out(made: dict[str, Tokenizer]) -> None:

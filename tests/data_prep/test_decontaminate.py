@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from data_prep import decontaminate, evaluation_sets, neardup, ngram_index, shingles, tables
+from data_prep import decontaminate, evaluation_sets, ngram_index, shingles, tables
 from data_prep.decontaminate import DecontaminateTask, Decontamination, IndexTask, ReportTask
 from data_prep.errors import ConfigError, DataError
 from data_prep.evaluation_sets import EvaluationSet
@@ -56,7 +56,6 @@ def run(tmp_path: Path, sets: list[EvaluationSet], units: list[list[str]], min_c
         with tables.document_writer(corpus, unit) as writer:
             for row, text in enumerate(texts):
                 writer.extend([str(row)], [""], [text.encode()], [bytes(16)])
-    excluded = options.pop("excluded", None)
     config = Decontamination(sets=tuple(sets), **options)
     index = decontaminate.index_unit(IndexTask(corpus=corpus.location, config=config))
     removed, cuts = {}, {}
@@ -66,9 +65,7 @@ def run(tmp_path: Path, sets: list[EvaluationSet], units: list[list[str]], min_c
                 corpus=corpus.location,
                 config=config,
                 unit=unit,
-                units=len(units),
                 min_chars=min_chars,
-                excluded=excluded,
             )
         )
         removed |= {(unit, row): reason for row, reason in decontaminate.read_removed(corpus, unit).items()}
@@ -208,13 +205,6 @@ def test_cut_joins_what_is_left_and_merges_what_touches() -> None:
     assert decontaminate.cut_spans(text, found, 1) == [(0, 14), (15, 23)]
 
 
-def test_excluded_documents_are_not_looked_at(tmp_path: Path) -> None:
-    corpus = folder(tmp_path / "corpus")
-    neardup.write_excluded(corpus, "excluded.bin", np.array([0]), np.array([0]), 2)
-    made = run(tmp_path, [evaluation(tmp_path, LONG)], [[LONG, LONG], [LONG]], excluded="excluded.bin")
-    assert set(made["removed"]) == {(0, 1), (1, 0)}
-
-
 def test_equal_hashes_of_different_words_are_no_hit() -> None:
     """A lookup that takes every place for a candidate: only the words decide."""
     index = ngram_index.build([(0, LONG), (1, SHORT), (2, SHORT + " and more")], 13, 8)
@@ -298,6 +288,14 @@ def test_layouts_and_splits(tmp_path: Path) -> None:
         ("dev.json", b'{"data": [{"title": "t"}]}', r"dev\.json has not the layout of SQuAD"),
         ("dev.json", b"{", r"dev\.json has not the layout of SQuAD"),
         ("dev.jsonl", b'{"a": "b"}\n{"a\n', r"dev\.jsonl:2 is not JSON"),
+        ("dev.json", b"[" * 100_000, r"dev\.json has not the layout of SQuAD"),
+        ("dev.jsonl", b'{"a": "b"}\n' + b"[" * 100_000, r"dev\.jsonl:2 is not JSON"),
+        ("dev.json", b'{"data": [{"paragraphs": [{"context": 5, "qas": []}]}]}', r"dev\.json .*'a int where a text"),
+        (
+            "dev.json",
+            b'{"data": [{"paragraphs": [{"context": "c", "qas": [{"question": null}]}]}]}',
+            r"dev\.json has not the layout of SQuAD .*'a NoneType where a text",
+        ),
     ],
 )
 def test_a_broken_file_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -306,6 +304,16 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str, content: bytes, messa
     with pytest.raises(DataError, match=message):
         for file in evaluation_sets.find_files(chosen, ("dev",)):
             list(evaluation_sets.read_examples(file))
+
+
+def test_a_name_that_is_not_utf8_is_told(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff")).touch()  # of no set
+    (tmp_path / "dev.txt").write_text("text")
+    chosen = EvaluationSet(name="set", path=str(tmp_path))
+    assert [file.name for file in evaluation_sets.find_files(chosen, ("dev",))] == ["dev.txt"]
+    (tmp_path / os.fsdecode(b"\xff.dev.txt")).write_text("text")
+    with pytest.raises(ConfigError, match=r"the name of the file .*udcff\.dev\.txt' is not UTF-8; rename it"):
+        evaluation_sets.find_files(chosen, ("dev",))
 
 
 def test_a_set_without_files_and_impossible_settings_are_refused(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def search(corpus: Path, units: list[list[str]], parts: int = 1, config: NearDup
         )
     )
     assert result["files"] and all(folder(corpus).holds(listed) for listed in result["files"])
-    removed = zip(*(column.tolist() for column in nearcheck.read_removals(folder(corpus))), strict=True)
+    removed = zip(*(column.tolist() for column in nearcheck.read_groups(folder(corpus))[:2]), strict=True)
     return {**result, "documents": set(removed), "left_out": sum(part["pairs_left_out"] for part in found)}
 
 

@@ -119,13 +119,75 @@ def test_credentials_in_an_address_are_refused_and_not_repeated() -> None:
     assert "verysecret" not in str(error.value) and "AKIAKEY" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://AKIAKEY:very/secret@bucket/x",  # a key often holds a "/", which ends the host
+        "s3://bucket/x?secret_key=verysecret",
+        "s3://bucket/*.jsonl?region=eu-west-1&access_key=AKIAKEY&secret%5Fkey=verysecret",
+        "s3://bucket/x?session_token=verysecret",
+        "s3://bucket/x?endpoint_override=http://AKIAKEY:verysecret@host",
+        "gs://bucket/x?access_token=verysecret",
+        "https://host/x?X-Amz-Date=1&X-Amz-Credential=AKIAKEY/eu&X-Amz-Signature=verysecret",
+        "https://host/x?x-amz-security-token=verysecret",
+        "https://host/x?sv=2024&sig=verysecret",
+        "https://host/x?X-Goog-Signature=verysecret",
+        "https://host/x?token=verysecret",
+        "https://host/x#access_token=verysecret",
+        "https://AKIAKEY:verysecret@host/x",
+        "ftp://AKIAKEY:verysecret@host/x",
+        "http://host/x?api-key=verysecret",
+    ],
+)
+def test_secrets_are_refused_wherever_they_stand(address: str) -> None:
+    with pytest.raises(ConfigError, match="put the credentials in the environment, not in the address") as error:
+        objects.scheme_of(address)
+    for part in ("secret@", "verysecret", "AKIAKEY", "very/"):
+        assert part not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "scheme"),
+    [
+        ("/data/a?token=x", ""),
+        ("s3://bucket/a@b/[ab]?.jsonl", "s3"),
+        ("s3://bucket/x?region=eu-west-1&endpoint_override=127.0.0.1:9000&scheme=http", "s3"),
+        ("https://host:8443/x?download=1&tokenizer=bert", "https"),
+        ("HTTPS://host/x", "https"),
+        ("http://127.0.0.1:80/x", "http"),
+        ("http://localhost/x", "http"),
+        ("http://[::1]:80/x", "http"),
+    ],
+)
+def test_addresses_that_are_read(address: str, scheme: str) -> None:
+    assert objects.scheme_of(address) == scheme
+
+
+@pytest.mark.parametrize("address", ["http://host/x", "http://10.0.0.1/x", "http://127.0.0.1.example.org/x"])
+def test_what_anybody_on_the_way_could_alter_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{address}: only local paths and s3://, gs:// and https://"):
+        objects.scheme_of(address)
+    with pytest.raises(ConfigError, match="this is not an address"):
+        objects.scheme_of("https://[host/x")
+
+
 def test_a_web_address_holds_no_corpus() -> None:
     with pytest.raises(ConfigError, match="a corpus is kept in"):
         storage.folder("https://host/x")
 
 
 def test_globs_in_a_store_mean_what_they_mean_on_a_disk(prefix: str, tmp_path: Path) -> None:
-    names = ["a.jsonl", "b.jsonl", "b.txt", "sub/c.jsonl", "sub/deep/d.jsonl", "aa.jsonl", "[x].jsonl"]
+    names = [
+        "a.jsonl",
+        "b.jsonl",
+        "a/jsonl",
+        "sub/xjsonl",
+        "b.txt",
+        "sub/c.jsonl",
+        "sub/deep/d.jsonl",
+        "aa.jsonl",
+        "[x].jsonl",
+    ]
     place, disk = storage.folder(prefix), storage.folder(tmp_path / "disk")
     for name in names:
         place.write_bytes(name, b"x")
@@ -140,6 +202,8 @@ def test_globs_in_a_store_mean_what_they_mean_on_a_disk(prefix: str, tmp_path: P
         "*/d.jsonl",
         "sub/**/*.jsonl",
         "none*",
+        "a?jsonl",
+        "sub/?jsonl",
     ):
         on_disk = [
             Path(path).relative_to(tmp_path / "disk").as_posix() for path in objects.list_inputs(f"{disk}/{pattern}")

@@ -211,6 +211,23 @@ def test_installed_documentation_is_capped_before_it_is_read() -> None:
     assert 300_000 < sum(file.bytes for file in plan.files) <= 500_000
 
 
+def test_a_vocabulary_that_is_none_is_told_before_any_work(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text('{"a tokenizer": "it is not"}')
+    with pytest.raises(DataError, match=rf"{path} is not a tokenizer\.json that can be read"):
+        obtain_plan(config(folder, tokenizer={"path": str(path)}), 0, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_unit_knows_its_inputs_as_they_were_planned(folder: Path) -> None:
+    plan = make_plan(config(folder), 0)
+    found = [file for unit in plan.units for file in plan.inputs(unit)]
+    assert [file.name.removesuffix(".gz") for file in found] == [
+        f"{name}.jsonl" for name in ("a", "b", "c", *"dddd", "e", "f")
+    ]
+    assert found[1] == InputFile("b.jsonl", str(folder / "b.jsonl"), "", 6_000, plan.files[1].version)
+
+
 def test_a_broken_plan_is_a_data_error(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(DataError, match="not a plan of this version"):

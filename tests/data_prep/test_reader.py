@@ -1,11 +1,13 @@
 """Any row of any shard, and damage found by name: on opening what a listing shows, on request what hashes show."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from data_prep import manifest as manifests
+from data_prep import reader as readers
 from data_prep.errors import DataError
 from data_prep.reader import RowReader, problems
 from data_prep.shards import row_dtype
@@ -119,3 +121,74 @@ def test_shards_elsewhere_are_fetched_whole_once_and_when_first_used(tmp_path: P
     assert np.array_equal(reader.rows(np.arange(300)), rows)
     assert np.array_equal(reader.rows(np.arange(300)), rows)
     assert sorted(folder.fetched) == [(shard.name, shard.sha256) for shard in manifest.train.shards]
+
+
+def descriptors(folder: Path) -> int:
+    """Open files of this process under a folder."""
+    links = [os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
+    return sum(os.readlink(link).startswith(str(folder)) for link in links if os.path.islink(link))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not list open files")
+def test_no_more_than_so_many_shards_are_open_and_rows_stay_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "OPEN_MAPS", 3)
+    rows = make_rows(20 * 64, 24, 900)
+    manifest = write_corpus(tmp_path / "there", rows, vocab_size=900, rows_per_shard=64)
+    (tmp_path / "here").mkdir()
+    folder = Remote(tmp_path / "there", tmp_path / "here")
+    reader = RowReader(folder, "train", manifest)
+    assert len(reader.shards) == 20
+    rng = np.random.default_rng(0)
+    for indices in (np.arange(64 * 2), np.arange(len(rows)), *(rng.integers(0, len(rows), 50) for _ in range(10))):
+        assert np.array_equal(reader.rows(indices), rows[indices])
+        assert descriptors(tmp_path) <= 3
+    assert descriptors(tmp_path) == 3
+    assert len(folder.fetched) == 20  # a shard that is mapped anew is not fetched anew
+
+
+def test_the_least_recently_used_map_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "OPEN_MAPS", 3)
+    manifest = write_corpus(tmp_path, make_rows(10 * 64, 24, 900), vocab_size=900, rows_per_shard=64)
+    reader = RowReader(tmp_path, "train", manifest)
+    mapped = Mapped(reader)
+    monkeypatch.setattr(reader, "_map", mapped)
+
+    def read(*shards: int) -> list[int]:
+        """Read a row of each shard; returns which had to be mapped."""
+        mapped.shards.clear()
+        reader.rows(64 * np.array(shards))
+        return sorted(mapped.shards)
+
+    assert read(0) + read(1) + read(2) == [0, 1, 2]
+    assert read(0, 2) == []
+    assert read(3) == [3]  # instead of 1
+    assert read(0, 2, 3) == []
+    assert read(1, 4) == [1, 4]  # two of these three stood there as long; the batch has room for one of them
+    assert len(reader._maps) == 3
+    assert read(1, 4) == []
+
+
+class Mapped:
+    """Maps, and notes what."""
+
+    def __init__(self, reader: RowReader) -> None:
+        self.shards, self._map = list[int](), reader._map
+
+    def __call__(self, shard: int) -> memoryview:
+        self.shards.append(shard)
+        return self._map(shard)
+
+
+def test_a_map_that_goes_stays_readable_for_whoever_holds_a_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "OPEN_MAPS", 1)
+    manifest = write_corpus(tmp_path, make_rows(4 * 64, 24, 900), vocab_size=900, rows_per_shard=64)
+    reader = RowReader(tmp_path, "train", manifest)
+    reader.rows(np.array([0]))
+    part = reader._maps[0][512:1024]
+    reader.rows(np.array([64, 128]))
+    assert 0 not in reader._maps
+    assert bytes(part) == (tmp_path / manifest.train.shards[0].name).read_bytes()[512:1024]

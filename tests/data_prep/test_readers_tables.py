@@ -1,5 +1,6 @@
 """Parquet, Arrow and Hugging Face datasets: every row comes out once, whole or in ranges, and damage is told."""
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import TypeAdapter
 
+from data_prep import readers_datasets
+from data_prep.corpus import CorpusConfig
 from data_prep.errors import ConfigError, DataError, PreflightError
 from data_prep.extents import Extent, cut, measure
+from data_prep.plan import obtain_plan
 from data_prep.sources import Arrow, Document, HubDataset, Parquet, Rejected, Source, input_files, read
 
 ADAPTER: TypeAdapter[Any] = TypeAdapter(Source)
@@ -190,3 +194,71 @@ def test_what_cannot_be_loaded_is_one_sentence(tmp_path: Path, monkeypatch: pyte
     source = HubDataset(kind="datasets", path=str(tmp_path / "data"), split="none")
     with pytest.raises(ConfigError, match=r"data cannot be loaded \(.*none.*\)"):
         extent_of(source)
+
+
+class Builder:
+    """A dataset of the hub as `datasets` has it after it asked there."""
+
+    def __init__(self, asked: list[str | None], revision: str | None) -> None:
+        from types import SimpleNamespace
+
+        asked.append(revision)
+        commit = revision or "c" * 40
+        name = f"hf://datasets/some/news@{commit}/data/train-0.parquet"
+        self.config = SimpleNamespace(data_files={"train": [name]})
+        self.info = SimpleNamespace(splits=None)
+        self.hash = commit
+
+    def as_streaming_dataset(self, split: str) -> Any:
+        import datasets
+
+        return datasets.Dataset.from_dict({"text": TEXTS[:10]}).to_iterable_dataset(num_shards=1)
+
+
+def test_a_dataset_of_the_hub_is_read_at_the_commit_of_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+    monkeypatch.setattr(readers_datasets, "_builder", lambda dataset: Builder(asked, dataset.revision))
+    config = CorpusConfig.model_validate({"sources": [{"kind": "datasets", "path": "some/news"}]})
+    plan = obtain_plan(config, 0, tmp_path)
+    assert asked == [None, "c" * 40]
+    (file,) = plan.inputs(plan.units[0])
+    assert (file.name, file.path) == ("news", f"some/news@{'c' * 40}")
+    assert obtain_plan(config, 0, tmp_path) == plan
+    assert [record[2] for record in read(config.sources[0], [file])] == TEXTS[:10]
+    assert asked == [None] + ["c" * 40] * 3  # whatever the newest is by now
+
+
+def test_damage_and_an_outage_are_told_apart_in_a_saved_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / "news")
+    source = HubDataset(kind="datasets", path=str(tmp_path / "news"))
+    files = input_files(source)
+    part = sorted((tmp_path / "news").glob("*.arrow"))[1]
+    content = part.read_bytes()
+    part.write_bytes(content[: len(content) // 2])
+    assert list(read(source, files))[-1] == Rejected("damaged_archive", "news:0")
+    part.unlink()
+    with pytest.raises(FileNotFoundError) as caught:
+        list(read(source, files))
+    assert caught.value.filename == str(part)
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError(errno.ECONNRESET, "reset"), TimeoutError("slow"), OSError(errno.EIO, "disk")]
+)
+def test_a_stream_that_is_interrupted_is_no_damage(
+    tmp_path: Path, error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"text": TEXTS}), tmp_path / "train.parquet")
+    source = HubDataset(kind="datasets", path=str(tmp_path))
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("what a library says") from error
+
+    monkeypatch.setattr(readers_datasets, "_batches", fail)
+    with pytest.raises(OSError) as caught:
+        list(read(source, input_files(source)))
+    assert caught.value.errno == error.errno and caught.value.filename == str(tmp_path)

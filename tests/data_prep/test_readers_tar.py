@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import webdataset
@@ -106,6 +107,50 @@ def test_an_altered_header_is_damage(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(data)
     *documents, last = read_all(tars(tmp_path / "a.tar"))
     assert len(documents) == 30 and last[0] == "damaged_archive"
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, "sparse", "many"])
+def test_a_header_cannot_claim_any_memory(tmp_path: Path, kind: Any) -> None:
+    """150 kB unpack to 150 MB of attributes, of a name, or of a map of the holes in a file."""
+    import tracemalloc
+
+    size = 150 << 20
+    with gzip.open(tmp_path / "a.tar.gz", "wb", 1) as stored:
+        stored.write(header("0.txt", 1) + b"a".ljust(512, b"\0"))
+        if kind == "sparse":
+            attributes = b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n"
+            stored.write(header("x", len(attributes), tarfile.XHDTYPE) + attributes.ljust(512, b"\0"))
+            stored.write(header("1.txt", size) + b"70000000\n")
+        elif kind == "many":
+            for number in range(2500):
+                record = b"60000 k%06d=" % number
+                stored.write(header("x", 60_000, tarfile.XGLTYPE) + record.ljust(59_999, b"x") + b"\n")
+                stored.write(bytes(-60_000 % 512) + header("noextension", 0))
+        else:
+            stored.write(header("x", size, kind) + b"%d comment=" % size)
+        for _ in range(size >> 20 if kind != "many" else 0):
+            stored.write(b"0\n" * (1 << 19))
+    tracemalloc.start()
+    found = read_all(tars(tmp_path / "a.tar.gz"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert Document("a.tar.gz:0", "a", "a") in found
+    assert isinstance(found[-1], Rejected) and found[-1].reason == "damaged_archive"
+    assert peak < 20_000_000
+
+
+def header(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size, info.type = size, kind
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def test_attributes_and_long_names_of_usual_size_are_read(tmp_path: Path) -> None:
+    for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        with tarfile.open(tmp_path / "a.tar", "w", format=form, pax_headers={"comment": "c" * 1000}) as tar:
+            member(tar, f"{'long/' * 400}é.txt", b"a")
+        (found,) = read_all(tars(tmp_path / "a.tar", id_field="__key__"))
+        assert found == Document("long/" * 400 + "é", "a", "a")
 
 
 def test_webdataset_is_loaded_in_its_secure_mode(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from data_prep import readers_text, records
 from data_prep.errors import ConfigError, DataError
+from data_prep.extents import measure
 from data_prep.sources import (
     BAD,
     Document,
@@ -194,17 +195,35 @@ def test_topic_and_id_come_from_their_fields_or_the_file(tmp_path: Path, value: 
     assert read_all(source.model_copy(update={"id_field": "key"})) == [Document("k1", topic, "a")]
 
 
-def test_a_folder_named_like_a_file_and_a_vanished_file_are_counted(tmp_path: Path) -> None:
+def test_an_id_or_a_topic_with_parts_is_none(tmp_path: Path) -> None:
+    """As deep as the parser lets through, which is deeper than such a value can be written."""
+    path = tmp_path / "a.jsonl"
+    nested = "[" * 1000 + "]" * 1000
+    path.write_text(
+        f'{{"text": "a", "key": {nested}, "about": {nested}}}\n{{"text": "b", "key": 1.5, "about": true}}\n'
+    )
+    source = Jsonl(kind="jsonl", path=str(path), id_field="key", topic_field="about")
+    assert read_all(source) == [Document("a.jsonl:0", "a", "a"), Document("1.5", "True", "b")]
+
+
+def test_a_folder_named_like_a_file_is_counted_and_a_vanished_file_ends_the_unit(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").mkdir()
     (tmp_path / "b.jsonl").write_bytes(encoded(["b"]))
     (tmp_path / "c.jsonl").write_bytes(encoded(["c"]))
-    files = input_files(jsonl(tmp_path / "*.jsonl"))
-    (tmp_path / "c.jsonl").unlink()
-    assert list(read(jsonl(tmp_path), files)) == [
-        Rejected("unreadable", "a.jsonl:0"),
-        Document("b.jsonl:0", "b", "b"),
-        Rejected("unreadable", "c.jsonl:0"),
+    source = jsonl(tmp_path / "*.jsonl")
+    found = input_files(source)
+    files = [
+        file._replace(bytes=extent.bytes, version=extent.version)
+        for file, extent in zip(found, measure(source, found), strict=True)
     ]
+    expected = [Rejected("unreadable", "a.jsonl:0"), Document("b.jsonl:0", "b", "b"), Document("c.jsonl:0", "c", "c")]
+    assert list(read(source, files)) == expected
+    (tmp_path / "c.jsonl").unlink()
+    records_ = read(source, files)
+    assert [next(records_), next(records_)] == expected[:2]
+    with pytest.raises(FileNotFoundError) as caught:
+        next(records_)
+    assert caught.value.filename == str(tmp_path / "c.jsonl")
     (tmp_path / "sub").mkdir()
     assert [file.name for file in input_files(jsonl(tmp_path / "**"))] == ["b.jsonl"]
 

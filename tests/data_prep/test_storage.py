@@ -38,10 +38,11 @@ def test_nothing_appears_before_the_end(tmp_path: Path) -> None:
 
 def test_left_temporaries_are_removed_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "a.tar.tmp-12-ab").touch()
+    (tmp_path / "sub" / "a.tar.tmp-12-0123abcd").touch()
     (tmp_path / "a.tar").touch()
+    (tmp_path / "notes.tmp-1").touch()  # not ours
     storage.LocalFolder(tmp_path).remove_temporaries()
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a.tar"]
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["a.tar", "notes.tmp-1"]
 
 
 def test_a_folder_that_cannot_be_made_is_a_preflight_error(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """The table of clean documents: what was stored is read again, and the portions it came in do not show."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from data_prep import dedup, tables
@@ -74,3 +77,60 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(DataError, match=r"00003\.arrow cannot be read"):
         list(tables.read_documents(folder(tmp_path), 3))
+
+
+def test_what_a_writer_holds_of_documents_written_is_a_hash_and_a_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """24 bytes a document, a quarter of it again for growing; Python's objects and references would be some 100."""
+    monkeypatch.setattr(tables, "BATCH_BYTES", 1)
+    portion, portions = 1_000, 40
+    names, texts = ["n"] * portion, [b"some text"] * portion
+    with tables.document_writer(folder(tmp_path), 0) as writer:
+        hashes = [number.to_bytes(dedup.HASH_BYTES, "big") for number in range(portion)]
+        writer.extend(names, names, texts, hashes)
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(portions):
+            hashes = [number.to_bytes(8, "big") + row.to_bytes(8, "big") for row in range(portion)]
+            writer.extend(names, names, texts, hashes)
+        del hashes
+        held = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+    assert 24 * portion * portions <= held < 32 * portion * portions
+    assert len(tables.read_sizes(folder(tmp_path), 0)[1]) == portion * (portions + 1)
+
+
+HELD = [("a:0", "t", "Text."), ("a:1", "t", "ü")]
+
+
+def write_heldout(path: Path, documents: list[tuple[str, str, str]]) -> str:
+    with tables.heldout_writer(folder(path), 0) as writer:
+        for document in documents:
+            writer.add(document)
+    return writer.sha256
+
+
+@pytest.mark.parametrize("documents", [HELD, HELD[:1], []])
+def test_heldout_documents_are_counted_and_hashed_from_the_file(
+    tmp_path: Path, documents: list[tuple[str, str, str]]
+) -> None:
+    sha256, name = write_heldout(tmp_path, documents), tables.heldout_name(0)
+    assert tables.heldout_count(folder(tmp_path), name) == len(documents)
+    assert tables.heldout_sha256(folder(tmp_path), name) == sha256
+
+
+def test_heldout_documents_of_other_columns_cannot_be_read(tmp_path: Path) -> None:
+    write_heldout(tmp_path, HELD)
+    pq.write_table(pa.table({"id": ["a:0"], "words": ["Text."]}), tmp_path / tables.heldout_name(0))
+    with pytest.raises(DataError, match=r"heldout_documents/00000\.parquet cannot be read .*topic"):
+        tables.heldout_sha256(folder(tmp_path), tables.heldout_name(0))
+
+
+@pytest.mark.parametrize("content", [b"", b"PA", b"PAR1PAR1", b"PAR1" + bytes(100) + b"PAR1"])
+def test_a_heldout_file_that_is_none_cannot_be_read(tmp_path: Path, content: bytes) -> None:
+    write_heldout(tmp_path, HELD)
+    (tmp_path / tables.heldout_name(0)).write_bytes(content)
+    for read in (tables.heldout_count, tables.heldout_sha256):
+        with pytest.raises(DataError, match=r"00000\.parquet cannot be read"):
+            read(folder(tmp_path), tables.heldout_name(0))

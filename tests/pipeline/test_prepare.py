@@ -238,7 +238,7 @@ def test_damage_is_repaired_to_the_same_bytes(
 ) -> None:
     expected = manifests.load(corpus)
     damage(corpus, max(expected.train.shards, key=lambda shard: shard.bytes).name)
-    (corpus / "train" / "00000-000.tar.tmp-1-ab").write_bytes(b"left by a killed worker")
+    (corpus / "train" / "00000-000.tar.tmp-1-0123abcd").write_bytes(b"left by a killed worker")
     assert prepare(config, corpus, 0) == expected
     integrity.verify(corpus, manifests.load(corpus))
     assert not list(corpus.rglob("*.tmp-*"))

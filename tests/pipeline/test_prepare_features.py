@@ -14,7 +14,7 @@ import pytest
 from data_prep import engines, estimate, integrity, storage
 from data_prep import manifest as manifests
 from data_prep.corpus import CorpusConfig
-from data_prep.errors import DataError, PreflightError
+from data_prep.errors import ConfigError, DataError, PreflightError
 from data_prep.order import OrderConfig, order_of
 from data_prep.plan import make_plan
 from data_prep.reader import RowReader
@@ -247,4 +247,109 @@ def test_a_disk_without_room_is_found_before_any_work(
     monkeypatch.setattr(storage.LocalFolder, "free_bytes", lambda self: 1_000)
     with pytest.raises(PreflightError, match=r"GB will be needed and 0\.0 GB are free; make room"):
         prepare(config, tmp_path, 0, start_ray=_refuse)
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "plan.json"]
+
+
+def test_a_folder_of_other_things_is_no_corpus_and_nothing_in_it_is_touched(
+    made: tuple[CorpusConfig, Path, list[str]], tmp_path: Path
+) -> None:
+    config, _, _ = made
+    for name in ("train/mydata-000.tar", "other/notes.tmp-1", "notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(ConfigError, match=r"holds notes\.txt and is no corpus"):
+        prepare(config, tmp_path, 0, start_ray=_refuse)
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [
+        ".lock",
+        "mydata-000.tar",
+        "notes.tmp-1",
+        "notes.txt",
+    ]
+
+
+def test_only_our_own_shards_and_temporaries_are_cleared(
+    made: tuple[CorpusConfig, Path, list[str]], tmp_path: Path
+) -> None:
+    config, _, _ = made
+    prepare(config, tmp_path, 0)
+    (tmp_path / "manifest.json").unlink()
+    theirs, ours = ["train/notes.tar", "train/x.tmp-1"], ["train/00000-077.tar", "train/x.tar.tmp-12-0123abcd"]
+    for name in theirs + ours:
+        (tmp_path / name).touch()
+    prepare(config, tmp_path, 0)
+    assert all((tmp_path / name).exists() for name in theirs)
+    assert not any((tmp_path / name).exists() for name in ours)
+
+
+def test_one_preparation_at_a_time_works_in_a_corpus(
+    made: tuple[CorpusConfig, Path, list[str]], tmp_path: Path
+) -> None:
+    config, _, _ = made
+    with (
+        storage.folder(tmp_path).held(),
+        pytest.raises(PreflightError, match="another electra process is working in this folder"),
+    ):
+        prepare(config, tmp_path, 0, start_ray=_refuse)
+
+
+def test_changed_evaluation_sets_are_another_corpus(made: tuple[CorpusConfig, Path, list[str]], tmp_path: Path) -> None:
+    config = settings(tmp_path / "input")
+    prepare(config, tmp_path / "corpus", 0)
+    (tmp_path / "input/sets/RTE/test.tsv").write_text("index\tsentence1\tsentence2\n0\tOne more.\tAnother one.\n")
+    with pytest.raises(ConfigError, match=r"decontamination\.sets: their files have changed"):
+        prepare(config, tmp_path / "corpus", 0)
+
+
+def test_what_is_wrong_with_sets_and_vocabularies_is_found_before_any_work(
+    made: tuple[CorpusConfig, Path, list[str]], tmp_path: Path
+) -> None:
+    config, _, _ = made
+    assert config.decontamination is not None
+    nowhere = config.decontamination.sets[0].model_copy(update={"path": str(tmp_path / "none")})
+    wrong = config.decontamination.model_copy(update={"sets": (nowhere,)})
+    with pytest.raises(ConfigError, match="none"):
+        prepare(config.model_copy(update={"decontamination": wrong}), tmp_path / "a", 0, start_ray=_refuse)
+    (tmp_path / "vocab.json").write_text("{}")
+    vocabulary = config.tokenizer.model_copy(update={"path": str(tmp_path / "vocab.json")})
+    with pytest.raises(DataError, match=r"vocab\.json"):
+        prepare(config.model_copy(update={"tokenizer": vocabulary}), tmp_path / "b", 0, start_ray=_refuse)
+
+
+def test_a_wrong_field_ends_the_run_long_before_its_end(
+    made: tuple[CorpusConfig, Path, list[str]], tmp_path: Path
+) -> None:
+    config, _, _ = made
+    wrong = config.sources[0].model_copy(update={"text_field": "body"})
+    sources = (wrong, *config.sources[1:])
+    with pytest.raises(
+        DataError, match=r"sources\[0\]: \d+ of the \d+ records read so far are malformed, one of them at"
+    ):
+        prepare(config.model_copy(update={"sources": sources, "unit_bytes": 5_000}), tmp_path, 0)
+    units = json.loads((tmp_path / "plan.json").read_text())["units"]
+    assert len(list((tmp_path / "documents").glob("*.json"))) < len(units) / 2
+
+
+def test_an_altered_object_is_restored_when_it_is_deleted(
+    made: tuple[CorpusConfig, Path, list[str]], object_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, _, _ = made
+    monkeypatch.setenv("ELECTRA_CACHE", str(tmp_path / "cache"))
+    place = storage.folder(f"{object_store}/corpora/altered")
+    manifest = prepare(config, place, 0)
+    name = manifest.train.shards[0].name
+    content = bytearray(place.read_bytes(name))
+    content[700] ^= 1
+    place.write_bytes(name, bytes(content))
+    with pytest.raises(DataError, match=r"delete them and run `electra prepare` again"):
+        verify(str(place), quick=False, console=Said())  # type: ignore[arg-type]
+    place.delete(name)
+    assert prepare(config, place, 0) == manifest
+    verify(str(place), quick=False, console=Said())  # type: ignore[arg-type]
+
+
+def test_weights_that_no_cycle_can_hold_are_refused_with_the_settings() -> None:
+    sources = [{"kind": "jsonl", "path": "a", "weight": 65_536}, {"kind": "jsonl", "path": "b", "weight": 1}]
+    with pytest.raises(ValueError, match="65,536"):
+        CorpusConfig.model_validate({"sources": sources})
+    with pytest.raises(ValueError, match=r"sources\[1\] has no weight"):
+        CorpusConfig.model_validate({"sources": [sources[0], {"kind": "jsonl", "path": "b"}]})
