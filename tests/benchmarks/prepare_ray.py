@@ -24,7 +24,7 @@ from pipeline.prepare_stages import Stages
 from tests.benchmarks.prepare import CONTROL_ONLY, Road, config
 from tests.benchmarks.texts import write_jsonl
 
-UNIT_BYTES = 8_000_000
+UNIT_BYTES = 32_000_000
 
 
 def with_vocabulary(path: Path, vocabulary: Path) -> CorpusConfig:
@@ -64,7 +64,7 @@ def wall(work: Callable[[], Any]) -> tuple[float, Any]:
 
 def main() -> None:
     """Print the rates and their ratio."""
-    megabytes = float(sys.argv[1]) if len(sys.argv) > 1 else 160.0
+    megabytes = float(sys.argv[1]) if len(sys.argv) > 1 else 384.0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path, small = folder / "text.jsonl", folder / "small.jsonl"
