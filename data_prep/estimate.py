@@ -9,6 +9,7 @@ few percent.
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from data_prep.plan import Plan, PlannedUnit
 from data_prep.storage import Folder
 
 SAMPLE_BYTES = 20_000_000  # of input
+_BITE = 200_000  # of text
 _TRAINING_BYTES = 2_000_000  # of text a stand-in vocabulary is trained on
 # Text bytes an input byte turns into, by what the file's name ends with; English as compressors leave it.
 _EXPANSION = {".gz": 3.0, ".zst": 3.5, ".bz2": 4.0, ".xz": 4.5, ".parquet": 2.5}
@@ -81,47 +83,17 @@ def estimate(config: CorpusConfig, plan: Plan) -> Estimate:
 
 
 def _on_sample(config: CorpusConfig, plan: Plan, corpus: Folder) -> Estimate:
-    from data_prep.removals import find_removals
-    from data_prep.row_units import EngineTask, RowsTask, engine_unit, rows_unit
-    from data_prep.units import DocumentsTask, documents_unit
-
-    units = _sample(plan)
-    tasks = [
-        DocumentsTask(
-            corpus=corpus.location,
-            config=config,
-            unit=unit,
-            files=plan.inputs(unit),
-            limit_bytes=SAMPLE_BYTES // len(units),
-        )
-        for unit in units
-    ]
-    documents = [documents_unit(task) for task in tasks]
-    text_bytes = sum(result["text_bytes"] for result in documents)
-    if not text_bytes:
-        raise DataError("The sample of the corpus holds no document; check corpus.sources and corpus.cleaning.")
-    unsearched = config.model_copy(update={"near_duplicates": None, "decontamination": None})
-    find_removals(corpus, plan.model_copy(update={"units": units}), unsearched)
-    sha256 = _stand_in_tokenizer(config, corpus, len(units))
-    verdict = engine_unit(EngineTask(corpus=corpus.location, units=len(units), tokenizer_sha256=sha256))
-    rows = [
-        rows_unit(
-            RowsTask(
-                corpus=corpus.location,
-                config=config,
-                unit=unit.unit,
-                seed=plan.seed,
-                tokenizer_sha256=sha256,
-                verdict=verdict,
-            )
-        )
-        for unit in units
-    ]
-    searching = _searching(config, corpus, len(units))
-    input_bytes = sum(_consumed(plan, unit, result) for unit, result in zip(units, documents, strict=True))
     whole = sum(unit.bytes for unit in plan.units)
     if not whole:
         raise DataError("The size of the input is not known before it is read, so nothing can be said of it.")
+    units = _sample(plan)
+    documents = _documents(config, plan, corpus, units)
+    text_bytes = sum(result["text_bytes"] for result in documents)
+    if not text_bytes:
+        raise DataError("The sample of the corpus holds no document; check corpus.sources and corpus.cleaning.")
+    rows = _rows(config, plan, corpus, units, documents)
+    searching = _searching(config, corpus, len(units))
+    input_bytes = sum(_consumed(plan, unit, result) for unit, result in zip(units, documents, strict=True))
     scale = whole / input_bytes
     stats = [result[split] for result in rows for split in ("train", "heldout")]
     return Estimate(
@@ -134,6 +106,48 @@ def _on_sample(config: CorpusConfig, plan: Plan, corpus: Folder) -> Estimate:
         rows_rate=text_bytes / 1e6 / max(1e-9, sum(result["cpu_seconds"] for result in rows)),
         kept=sum(result["documents"] for result in documents) / sum(result["documents_in"] for result in documents),
     )
+
+
+def _documents(config: CorpusConfig, plan: Plan, corpus: Folder, units: Sequence[PlannedUnit]) -> list[dict[str, Any]]:
+    """The documents stage of the sample, after a bite of it that loads and compiles what it needs."""
+    from data_prep.units import DocumentsTask, documents_unit
+
+    def task(unit: PlannedUnit, limit: int) -> DocumentsTask:
+        files = plan.inputs(unit)
+        return DocumentsTask(corpus=corpus.location, config=config, unit=unit, files=files, limit_bytes=limit)
+
+    documents_unit(task(units[0], _BITE))
+    return [documents_unit(task(unit, SAMPLE_BYTES // len(units))) for unit in units]
+
+
+def _rows(
+    config: CorpusConfig,
+    plan: Plan,
+    corpus: Folder,
+    units: Sequence[PlannedUnit],
+    documents: Sequence[dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """The rows stage of the sample, after its smallest unit for the same reason."""
+    from data_prep.removals import find_removals
+    from data_prep.row_units import EngineTask, RowsTask, engine_unit, rows_unit
+
+    unsearched = config.model_copy(update={"near_duplicates": None, "decontamination": None})
+    find_removals(corpus, plan.model_copy(update={"units": units}), unsearched)
+    sha256 = _stand_in_tokenizer(config, corpus, len(units))
+    verdict = engine_unit(EngineTask(corpus=corpus.location, units=len(units), tokenizer_sha256=sha256))
+    tasks = [
+        RowsTask(
+            corpus=corpus.location,
+            config=unsearched,
+            unit=unit.unit,
+            seed=plan.seed,
+            tokenizer_sha256=sha256,
+            verdict=verdict,
+        )
+        for unit in units
+    ]
+    rows_unit(min(zip(tasks, documents, strict=True), key=lambda pair: pair[1]["text_bytes"])[0])
+    return [rows_unit(task) for task in tasks]
 
 
 def _searching(config: CorpusConfig, corpus: Folder, units: int) -> float:

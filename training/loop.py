@@ -38,6 +38,7 @@ from training.meter import Meter
 from training.metrics import MetricWriter, flops_spent
 from training.objectives import Objective, build, to_device
 from training.optimizer import learning_rate
+from training.paper_flops import train_arm
 from training.ranks import on_rank_zero
 from training.settings import RunSpec
 
@@ -252,6 +253,12 @@ class _Run:
         counts = executed_counts(rows, identity.seq_len, identity.arm.max_predictions(identity.seq_len))
         return train_flops(identity.arm, identity.model, counts)
 
+    def _paper(self) -> float:
+        """The counted steps in the ELECTRA paper's convention, for standing beside its tables."""
+        identity = self.spec.identity
+        rows = self.progress.step * identity.global_batch
+        return train_arm(identity.arm, identity.model, identity.seq_len, rows)
+
     def _save(self) -> None:
         checkpoint.save(self.run_dir, self.engine, self.spec, self.special, self.packed, self.progress)
 
@@ -264,6 +271,7 @@ class _Run:
             "flops_counted": progress.flops_counted,
             "flops_spent": progress.flops_spent,
             "flops_executed": self._executed(),
+            "flops_paper": self._paper(),
             "tokens": progress.tokens,
             "seconds": progress.seconds,  # evaluation and saving included
             "tokens_per_second": progress.tokens / progress.seconds,

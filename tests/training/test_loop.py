@@ -14,6 +14,7 @@ from data_prep.order import OrderConfig
 from training import checkpoint
 from training.loop import train
 from training.metrics import read_metrics
+from training.paper_flops import train_arm
 from training.run import plan_run
 from training.settings import ArmConfig, BertArm, ElectraArm, ModelConfig, RobertaArm, RunSpec, TrainingConfig
 
@@ -59,6 +60,9 @@ def test_a_run_learns_and_counts_what_was_planned(arm: ArmConfig, corpus: Path, 
     lines = read_metrics(tmp_path)
     assert done["step"] == spec.steps == 150
     assert abs(done["flops_counted"] / spec.budget - 1) < 0.01
+    identity = spec.identity
+    rows = 150 * identity.global_batch
+    assert done["flops_paper"] == train_arm(identity.arm, identity.model, identity.seq_len, rows)
     assert done["flops_spent"] == done["flops_counted"] == lines[-1]["values"]["flops"]
     assert [line["step"] for line in lines] == list(range(6, 151, 6))
     # a uniform guess over the vocabulary costs log 96 = 4.56; frequencies alone save half a nat and more
