@@ -53,6 +53,8 @@ class BadWatch:
         self._done[number] += unit.bytes
         self._seen[number] += result["documents_in"]
         self._bad[number] += sum(count for reason, count in result["rejected"].items() if reason in BAD)
+        if self._done[number] >= self._bytes[number]:
+            return  # all of it is known: `check_bad` judges that
         expected = self._seen[number] * self._bytes[number] / max(1, self._done[number])
         if result["first_bad"] and self._bad[number] > 2 * self._config.sources[number].max_bad_fraction * expected:
             raise DataError(

@@ -234,3 +234,25 @@ def test_statistics_of_billions_of_rows() -> None:
     counts = [0, 0, 1_000_000_001, 0, 0, 3_999_999_998, 0, 0, 5_000_000_001]
     train = split_of([8], [8], 0).model_copy(update={"row_lengths": counts})
     assert dict(accounts.statistics(manifest_of(train, train), []))["row length"] == "median 8, 10 % below 2"
+
+
+def test_a_source_beyond_hope_ends_the_run_before_its_end() -> None:
+    """Of ten units of a hundred records, 1 % may be bad: 10 of 1,000. Up to twice that may still be luck."""
+    config = config_of(0.01, 0.5)
+    plan = plan_of(config, [0] * 10 + [1])
+    watch = accounts.BadWatch(config, plan)
+    watch.add(plan.units[0], read_unit(100, {"bad_json": 20, "too_short": 70}, "0.jsonl:7 (bad_json)"))
+    watch.add(plan.units[10], read_unit(10, {"bad_json": 9}, "1.jsonl:0 (bad_json)"))  # known whole: for check_bad
+    watch.add(plan.units[1], read_unit(100))
+    with pytest.raises(DataError, match=r"sources\[0\]: 21 of the 300 records .* one of them at 0\.jsonl:99 "):
+        watch.add(plan.units[2], read_unit(100, {"not_utf8": 1}, "0.jsonl:99 (not_utf8)"))
+
+
+def test_a_source_whose_last_unit_is_read_is_judged_as_a_whole() -> None:
+    config = config_of(0.0)
+    plan = plan_of(config, [0, 0])
+    watch = accounts.BadWatch(config, plan)
+    watch.add(plan.units[0], read_unit(5))
+    watch.add(plan.units[1], read_unit(5, {"bad_json": 5}, "0.jsonl:0 (bad_json)"))
+    with pytest.raises(DataError, match="5 of 10 records are malformed"):
+        accounts.check_bad(config, plan, [read_unit(5), read_unit(5, {"bad_json": 5}, "0.jsonl:0 (bad_json)")])
