@@ -17,7 +17,7 @@ from cluster.config import ClusterConfig
 from data_prep.errors import ElectraError, PreflightError
 from data_prep.integrity import verify
 from data_prep.manifest import load
-from data_prep.storage import Folder, folder
+from data_prep.storage import Location, folder
 from training.metrics import newest_line
 from training.settings import RunSpec
 
@@ -27,7 +27,7 @@ POLL_SECONDS = 1.0
 
 
 def train_runs(
-    specs: Sequence[RunSpec], corpus: Folder, runs_dir: Path, config: ClusterConfig, on_progress: OnProgress
+    specs: Sequence[RunSpec], corpus: Location, runs_dir: Path, config: ClusterConfig, on_progress: OnProgress
 ) -> None:
     """Train every run that is not done. Needs a running Ray (`cluster.session`). `on_progress(spec, line)` is called
     from a thread with each run's newest metric line.
@@ -42,6 +42,7 @@ def train_runs(
     if not waiting:
         return
     check_resources(config)
+    corpus = folder(corpus)
     verify(corpus, load(corpus))
     storage_path = runs_dir.resolve() / ".ray_train"
     resources = {"CPU": float(config.threads_per_worker)}
