@@ -52,7 +52,7 @@ def dry_run(experiment: Experiment, console: Console) -> dict[str, Any]:
         "tokens": found.tokens,
         "disk_bytes": needed,
         "cores": slots,
-        "seconds": round(found.seconds(slots), 1),
+        "seconds": round(found.seconds(slots), 3),
         "documents_mb_per_second": round(found.documents_rate, 2),
         "rows_mb_per_second": round(found.rows_rate, 2),
     }
