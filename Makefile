@@ -30,7 +30,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	  || { echo "electra: $(PYTHON) is missing or older than Python 3.11; install Python 3.11 or say 'make PYTHON=/path/to/python3.11'." >&2; exit 3; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "Installing into .venv (2.2 GB with the CPU build of torch; two to five minutes) ..."
+	@echo "Installing into .venv (2.7 GB with the CPU build of torch; two to five minutes) ..."
 	$(BIN)/pip install --disable-pip-version-check -qq -r requirements.lock
 	$(BIN)/pip install --disable-pip-version-check -qq --no-deps --no-build-isolation -e .
 	@touch $@

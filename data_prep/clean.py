@@ -171,11 +171,6 @@ _PARAGRAPH = re.compile("\n\n\n+")
 # --- Rejection ---
 
 
-def reject_reason(text: str, config: CleaningConfig) -> str | None:
-    """Why a repaired text is not kept; None when it is."""
-    return _reasons([text], [text.encode()], config)[0]
-
-
 def _reasons(texts: Sequence[str], encoded: Sequence[bytes], config: CleaningConfig) -> list[str | None]:
     few_letters = _too_few_letters(encoded, config.min_letters)
     return [_reason(text, few, config) for text, few in zip(texts, few_letters, strict=True)]

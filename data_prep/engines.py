@@ -7,6 +7,7 @@ reference. So no output ever depends on the engine. An engine runs on the callin
 words is bounded. Text that spells a special token stays text: an engine is built without any.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -47,7 +48,7 @@ class Mismatch:
         return f"other ids than tokenizers ({got} instead of {len(self.expected)}) for the text {self.text[:60]!r}"
 
 
-class Engine:
+class Engine(ABC):
     """An engine built for one tokenizer. Not for two threads at once."""
 
     name: str
@@ -74,14 +75,17 @@ class Engine:
             raise EngineMismatch(f"{self.name} {self.version} gave ids that are none of this vocabulary")
         return Encoded(ids.astype(self._dtype), ends)
 
+    @abstractmethod
     def _build(self) -> None:
-        raise NotImplementedError
+        """Make the engine anew, with nothing remembered."""
 
+    @abstractmethod
     def _encode(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        raise NotImplementedError
+        """Ids of all texts, and where each text's end."""
 
+    @abstractmethod
     def _bound_memory(self) -> None:
-        raise NotImplementedError
+        """Forget what was remembered once it is much."""
 
 
 class Nanotoken(Engine):

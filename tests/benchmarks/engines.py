@@ -9,8 +9,6 @@ flat arrays (`Tokenizer.encode_flat`); the last line of a vocabulary says what t
 
 import os
 import sys
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -22,23 +20,9 @@ from data_prep import engines, tokenizer
 from data_prep import sentences as splitter
 from data_prep.engines import CheckedEncoder, Engine
 from data_prep.tokenizer import Tokenizer
-from tests.benchmarks.texts import documents
+from tests.benchmarks.texts import documents, megabytes, seconds
 
 VOCABULARIES = ("bert-base-uncased", "roberta-base")
-
-
-def megabytes(texts: Sequence[str]) -> float:
-    return sum(len(text.encode()) for text in texts) / 1e6
-
-
-def seconds(work: Callable[[], object], times: int = 1) -> float:
-    """CPU time of the fastest of some calls."""
-    best = float("inf")
-    for _ in range(times):
-        start = time.process_time()
-        work()
-        best = min(best, time.process_time() - start)
-    return best
 
 
 def build(reference: Tokenizer) -> Engine:

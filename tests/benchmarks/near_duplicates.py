@@ -14,8 +14,7 @@ import os
 import re
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,26 +25,12 @@ from data_prep.evaluation_sets import EvaluationSet
 from data_prep.minhash import band_keys, signatures
 from data_prep.neardup import NearDuplicates, NearTask, PairsTask
 from data_prep.storage import folder
-from tests.benchmarks.texts import documents
+from tests.benchmarks.texts import documents, megabytes, seconds
 
 PEER_SHARE = 20  # the peers see one document in so many
 BATCH_BYTES = 4_000_000
 CONFIG = NearDuplicates()
 PRIME = np.uint64((1 << 61) - 1)
-
-
-def seconds(work: Callable[[], object], repeats: int = 1) -> float:
-    """The least CPU time of a few runs."""
-    times = []
-    for _ in range(repeats):
-        started = time.process_time()
-        work()
-        times.append(time.process_time() - started)
-    return min(times)
-
-
-def megabytes(texts: Sequence[str]) -> float:
-    return sum(len(text.encode()) for text in texts) / 1e6
 
 
 def batches(texts: Sequence[str]) -> list[list[str]]:

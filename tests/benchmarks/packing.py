@@ -5,7 +5,6 @@ Below, the share of padding of `packed`, by best fit and filled in document orde
 """
 
 import sys
-import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -17,7 +16,7 @@ from data_prep import sentences, tokenizer
 from data_prep.packing import Layout, TokenBatch, make_packer
 from data_prep.tokenizer import TokenizerConfig
 from tests import reference_packing as reference
-from tests.benchmarks.texts import documents
+from tests.benchmarks.texts import documents, seconds
 
 PEER_SHARE = 8  # the peer sees one document in so many
 BATCH_BYTES = 4_000_000
@@ -45,16 +44,6 @@ def as_lists(batch: TokenBatch) -> list[list[list[int]]]:
     return [parts[first:last] for first, last in pairwise([0, *batch.document_ends.tolist()])]
 
 
-def seconds(work: Callable[[], object], repeats: int = 3) -> float:
-    """The least CPU time of a few runs."""
-    times = []
-    for _ in range(repeats):
-        started = time.process_time()
-        work()
-        times.append(time.process_time() - started)
-    return min(times)
-
-
 def main(megabytes: float) -> None:
     texts = list(documents(megabytes))
     peer_texts = texts[::PEER_SHARE]
@@ -66,7 +55,7 @@ def main(megabytes: float) -> None:
     ]
 
     def line(name: str, ours: Callable[[], object], peer: Callable[[], object]) -> None:
-        mine, theirs = seconds(ours) / size, seconds(peer, 1) / peer_size
+        mine, theirs = seconds(ours, 3) / size, seconds(peer, 1) / peer_size
         print(
             f"{name:<16}{mine * 1e3:8.2f} ms/MB{theirs * 1e3:10.1f} ms/MB in plain Python{theirs / mine:8.1f}x",
             flush=True,

@@ -1,4 +1,4 @@
-"""English for benchmarks: real prose as plain JSONL in documents of a few kilobytes.
+"""English for benchmarks, and how long work on it takes: real prose as plain JSONL in documents of a few kilobytes.
 
 From ELECTRA_TEST_DATA/corpus where that is set, otherwise the docstrings of the installed packages, repeated with a
 counter in front until there is enough (no two documents alike).
@@ -6,7 +6,8 @@ counter in front until there is enough (no two documents alike).
 
 import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 DOCUMENT = 2_600  # characters
@@ -27,6 +28,21 @@ def documents(megabytes: float) -> Iterator[str]:
                     return
                 yield document
         number += 1
+
+
+def megabytes(texts: Sequence[str]) -> float:
+    """MB of UTF-8."""
+    return sum(len(text.encode()) for text in texts) / 1e6
+
+
+def seconds(work: Callable[[], object], repeats: int = 1) -> float:
+    """The least CPU time of a few runs."""
+    times = []
+    for _ in range(repeats):
+        started = time.process_time()
+        work()
+        times.append(time.process_time() - started)
+    return min(times)
 
 
 def write_jsonl(path: Path, megabytes: float) -> int:

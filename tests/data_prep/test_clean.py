@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.clean import CleaningConfig, clean, clean_batch, reject_reason, repair
+from data_prep.clean import CleaningConfig, clean, clean_batch, repair
 from data_prep.document_kernels import count_letters
 
 LOOSE = CleaningConfig(min_chars=0, min_letters=0.0, max_symbols=1.0)
@@ -100,7 +100,7 @@ def test_a_batch_is_cleaned_as_each_text_by_itself(texts: list[str]) -> None:
                 control_characters=config.control_characters,
                 whitespace=config.whitespace,
             )
-            assert data.decode() == repaired and reason == reject_reason(repaired, config)
+            assert data.decode() == repaired and reason == clean(repaired, config)[1]
             assert clean(text, config) == ("" if reason else repaired, reason)
 
 
@@ -185,7 +185,7 @@ def test_mojibake_is_repaired_on_request_only() -> None:
     ],
 )
 def test_reasons(text: str, config: CleaningConfig, reason: str | None) -> None:
-    assert reject_reason(text, config) == reason
+    assert clean(text, config)[1] == reason
 
 
 def test_gives_a_text_or_a_reason() -> None:

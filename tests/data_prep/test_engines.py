@@ -193,8 +193,11 @@ class Broken(Engine):
         self.__dict__.update(engine.__dict__)
         self.name, self._good, self._trigger = engine.name, engine, trigger
 
+    def _build(self) -> None:
+        """Built already."""
+
     def _bound_memory(self) -> None:
-        pass
+        """Too small to matter."""
 
     def _encode(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         ids, ends = self._good._encode(texts)

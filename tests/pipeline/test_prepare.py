@@ -1,15 +1,10 @@
 """The whole of data preparation: what comes out, resuming, and the same bytes whatever happens on the way."""
 
-import contextlib
 import gzip
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,75 +17,13 @@ from data_prep import manifest as manifests
 from data_prep import tokenizer as tokenizers
 from data_prep.corpus import CorpusConfig
 from data_prep.errors import ConfigError, DataError, PreflightError
-from data_prep.manifest import Manifest
 from data_prep.reader import RowReader
 from data_prep.rows import structure
 from pipeline.prepare import prepare
+from tests.pipeline.made_sources import Said, hashes, make_text, write_sources
 
 pytestmark = pytest.mark.multi
 ROOT = Path(__file__).resolve().parents[2]
-NOUNS = ["river", "engine", "teacher", "window", "garden", "letter", "market", "bridge", "lesson", "winter", "village"]
-VERBS = [
-    "follows",
-    "repairs",
-    "describes",
-    "measures",
-    "crosses",
-    "remembers",
-    "finds",
-    "carries",
-    "questions",
-    "paints",
-]
-
-DRIVER = """
-import sys
-from pathlib import Path
-from cluster.session import session
-from data_prep.corpus import CorpusConfig
-from pipeline.prepare import prepare
-
-config, out, cpus = sys.argv[1:]
-with session(num_cpus=int(cpus)):
-    print(prepare(CorpusConfig.model_validate_json(config), Path(out), 0).sha256)
-"""
-
-
-def make_text(rng: random.Random) -> str:
-    """Some 300 to 2,800 characters of sentences."""
-    sentences = [
-        f"The {rng.choice(NOUNS)} {rng.choice(VERBS)} the {rng.choice(NOUNS)} in {rng.randint(1, 999)} days."
-        for _ in range(rng.randint(7, 60))
-    ]
-    return " ".join(sentences)
-
-
-def write_sources(folder: Path, documents: int = 600) -> CorpusConfig:
-    """A plain file of several ranges and an archive, with duplicates, short texts and broken lines among them."""
-    rng = random.Random(0)
-    texts = [make_text(rng) for _ in range(documents)]
-    lines = [json.dumps({"text": text, "kind": f"k{i % 5}"}) for i, text in enumerate(texts)]
-    lines[10:10] = ['{"text": "broken', '{"no": "text"}', json.dumps({"text": "too short"})]
-    lines += [json.dumps({"text": texts[3].upper()}), json.dumps({"text": "  " + texts[7].replace(" ", "  ")})]
-    cut = documents * 3 // 4
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "plain.jsonl").write_text("\n".join(lines[:cut]) + "\n")
-    (folder / "rest.jsonl.gz").write_bytes(gzip.compress(("\n".join(lines[cut:]) + "\n").encode(), mtime=0))
-    return CorpusConfig.model_validate(
-        {
-            "sources": [{"kind": "jsonl", "path": str(folder / "*.jsonl*"), "topic_field": "kind"}],
-            "tokenizer": {"vocab_size": 600, "sample_bytes": 200_000},
-            "layout": "segments",
-            "seq_len": 64,
-            "heldout_fraction": 0.1,
-            "unit_bytes": 70_000,
-            "rows_per_shard": 192,
-        }
-    )
-
-
-def hashes(manifest: Manifest) -> dict[str, str]:
-    return {shard.name: shard.sha256 for split in (manifest.train, manifest.heldout) for shard in split.shards}
 
 
 @pytest.fixture(scope="module")
@@ -335,28 +268,6 @@ def test_a_damaged_archive_is_read_up_to_the_damage_and_said(config: CorpusConfi
         prepare(strict, tmp_path / "out", 0)
 
 
-class Said:
-    """A console that keeps its lines."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    @contextlib.contextmanager
-    def stage(self, name: str, total: float | None = None, unit: str = "") -> Iterator["Said"]:
-        yield self
-
-    def advance(self, n: float = 1, **figures: float | str) -> None:
-        self.lines.append(f"{n} {figures}")
-
-    def say(self, text: str) -> None:
-        self.lines.append(text)
-
-    warn = say
-
-    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        self.lines += [f"{title}: {row}" for row in rows]
-
-
 def test_what_is_wrong_before_any_work_is_one_sentence(config: CorpusConfig, corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PreflightError, match="Cannot write to"):
@@ -366,42 +277,3 @@ def test_what_is_wrong_before_any_work_is_one_sentence(config: CorpusConfig, cor
     missing = config.sources[0].model_copy(update={"path": str(tmp_path / "none.jsonl")})
     with pytest.raises(DataError, match=r"none\.jsonl does not exist"):
         prepare(config.model_copy(update={"sources": (missing,)}), tmp_path / "new", 0)
-
-
-def start(config: CorpusConfig, out: Path, cpus: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", DRIVER, config.model_dump_json(), str(out), str(cpus)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-
-
-@pytest.mark.slow
-def test_killed_at_several_moments_it_ends_in_the_same_bytes(
-    config: CorpusConfig, corpus: Path, tmp_path: Path
-) -> None:
-    """SIGKILL of the driver in every stage, each time the same command again; then compare with the undisturbed corpus,
-    which was made with another number of workers."""
-    moments = [
-        "documents/00000.json",
-        "documents/00004.json",
-        "parts/tokenizer.json",
-        "parts/00001.json",
-        "parts/00005.json",
-    ]
-    interrupted = 0
-    for moment in moments:
-        driver = start(config, tmp_path, cpus=1)
-        deadline = time.monotonic() + 180
-        while not (tmp_path / moment).exists() and driver.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        interrupted += driver.poll() is None
-        driver.send_signal(signal.SIGKILL)
-        driver.communicate()
-    assert interrupted >= 4
-    driver = start(config, tmp_path, cpus=1)
-    output, _ = driver.communicate(timeout=300)
-    assert driver.returncode == 0
-    expected = manifests.load(corpus)
-    assert output.split()[-1] == expected.sha256
-    assert hashes(manifests.load(tmp_path)) == hashes(expected)
-    integrity.verify(tmp_path, expected)
-    assert not list(tmp_path.rglob("*.tmp-*"))

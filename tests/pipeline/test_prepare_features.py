@@ -20,7 +20,7 @@ from data_prep.plan import make_plan
 from data_prep.reader import RowReader
 from pipeline.prepare import prepare
 from pipeline.verify import verify
-from tests.pipeline.test_prepare import Said, hashes, make_text
+from tests.pipeline.made_sources import Said, hashes, make_text
 
 pytestmark = [pytest.mark.multi, pytest.mark.usefixtures("ray_session")]
 
