@@ -1,7 +1,8 @@
 # The commands of this repository. Each one first makes sure that .venv matches requirements.lock; nothing else is needed.
 #
 #   make quickstart   the whole road on this machine: text in, curves and Hugging Face checkpoints out
-#   make test         every test that needs no GPU
+#   make test         every test that needs no GPU and no half hour
+#   make test-long    those that take longer: it learns, on real text
 #   make lint         ruff (rules and format) and mypy
 #   make format       let ruff rewrite the files
 #   make clean        remove caches, not .venv and not runs/
@@ -18,10 +19,10 @@ BIN := .venv/bin
 READY := .venv/.installed
 PACKAGES := data_prep training cluster pipeline
 
-.PHONY: help install quickstart test lint format clean
+.PHONY: help install quickstart test test-long lint format clean
 
 help:
-	@sed -n '3,7s/^#   //p' Makefile
+	@sed -n '3,8s/^#   //p' Makefile
 
 install: $(READY)
 
@@ -40,10 +41,13 @@ quickstart: $(READY)
 
 # One thread a process: the tests start several processes, and spinning OpenMP threads on shared cores are many times slower.
 # ELECTRA_TEST_DATA points the tests at real data sets where they lie beside the repository; without it those tests skip.
-test: export OMP_NUM_THREADS := 1
-test: export ELECTRA_TEST_DATA ?= $(realpath ../shared/data)
+test test-long: export OMP_NUM_THREADS := 1
+test test-long: export ELECTRA_TEST_DATA ?= $(realpath ../shared/data)
 test: $(READY)
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest -m "not gpu and not long"
+
+test-long: $(READY)
+	$(BIN)/python -m pytest -m "not gpu and long" -s
 
 lint: $(READY)
 	$(BIN)/ruff check .

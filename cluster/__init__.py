@@ -1,1 +1,1 @@
-"""Where work runs: the Ray session, retryable tasks, the Ray Train launch."""
+"""Where work runs: the Ray session, retryable tasks, and the launch of training, by Ray or without it."""

@@ -1,36 +1,34 @@
 """Ray Train launch of `training.loop`: one worker group trains a list of runs, one after another.
 
-Starting a group costs 15-20 seconds, so a group is shared by all runs of an experiment. Each run resumes from its own
-newest checkpoint and is skipped when done; Ray Train's own checkpointing is not used. The driver follows the metric
-lines on the shared file system. Not here: elasticity, restarts of a failed group.
+Starting a group costs 15-20 seconds, so a group is shared by all runs of an experiment. Ray Train's own checkpointing
+is not used. The driver follows the metric lines on the shared file system. Not here: elasticity, restarts of a failed
+group. Without Ray: `cluster.launch`.
 """
 
 import shutil
-import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cluster.config import ClusterConfig
+from cluster.progress import following
+from cluster.worker import Assignment, OnProgress, assign, work
 from data_prep.errors import ElectraError, PreflightError
-from data_prep.integrity import verify
-from data_prep.manifest import load
-from data_prep.storage import Location, folder
-from training.metrics import newest_line
+from data_prep.storage import Location
 from training.settings import RunSpec
-
-OnProgress = Callable[[RunSpec, dict[str, Any]], None]
-
-POLL_SECONDS = 1.0
 
 
 def train_runs(
-    specs: Sequence[RunSpec], corpus: Location, runs_dir: Path, config: ClusterConfig, on_progress: OnProgress
+    specs: Sequence[RunSpec],
+    corpus: Location,
+    runs_dir: Path,
+    config: ClusterConfig,
+    on_progress: OnProgress,
+    profile: int = 0,
 ) -> None:
     """Train every run that is not done. Needs a running Ray (`cluster.session`). `on_progress(spec, line)` is called
-    from a thread with each run's newest metric line.
+    from a thread with each run's newest metric line; of the first run, so many steps as `profile` says are traced.
 
     Raises the worker's own error where it is a user's mistake; before starting anything, PreflightError where the
     cluster is too small (Ray would wait for ever) and DataError where a shard is not what the manifest says.
@@ -38,12 +36,10 @@ def train_runs(
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    waiting = [spec for spec in specs if not (runs_dir / spec.name / "done.json").exists()]
-    if not waiting:
-        return
     check_resources(config)
-    corpus = folder(corpus)
-    verify(corpus, load(corpus))
+    assignment = assign(specs, corpus, runs_dir, config, profile)
+    if not assignment.specs:
+        return
     storage_path = runs_dir.resolve() / ".ray_train"
     resources = {"CPU": float(config.threads_per_worker)}
     run_options: dict[str, Any] = {
@@ -54,19 +50,14 @@ def train_runs(
     }
     trainer = TorchTrainer(
         _worker,
-        train_loop_config={
-            "specs": [spec.model_dump(mode="json") for spec in waiting],
-            "corpus": corpus.location,
-            "runs_dir": str(runs_dir.resolve()),
-            "threads": config.threads_per_worker,
-        },
+        train_loop_config=assignment.model_dump(mode="json"),
         torch_config=TorchConfig(backend="nccl" if config.use_gpu else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=config.num_workers, use_gpu=config.use_gpu, resources_per_worker=resources
         ),
         run_config=RunConfig(**run_options),
     )
-    with _following(waiting, runs_dir, on_progress):
+    with following(assignment, on_progress):
         try:
             trainer.fit()
         except Exception as error:
@@ -94,32 +85,17 @@ def check_resources(config: ClusterConfig) -> None:
 
 def _worker(config: dict[str, Any]) -> None:
     """Runs in every worker process."""
-    import os
-
     import ray.train
     import ray.train.torch
-    import torch
 
     context = ray.train.get_context()
-    os.environ["RANK"] = str(context.get_world_rank())
-    os.environ["LOCAL_RANK"] = str(context.get_local_rank())
-    os.environ["WORLD_SIZE"] = str(context.get_world_size())
-    device = ray.train.torch.get_device()
-    os.environ["DS_ACCELERATOR"] = device.type
-    torch.set_num_threads(config["threads"])
-
-    from training.loop import train
-
-    for payload in config["specs"]:
-        spec = RunSpec.model_validate(payload)
-        run_dir = Path(config["runs_dir"]) / spec.name
-        try:
-            train(spec, folder(config["corpus"]), run_dir, device)
-        except OSError as error:
-            place = error.filename or run_dir
-            raise PreflightError(
-                f"{place}: {error.strerror or error}; free the space or correct the permissions"
-            ) from None
+    work(
+        Assignment.model_validate(config),
+        ray.train.torch.get_device(),
+        rank=context.get_world_rank(),
+        local_rank=context.get_local_rank(),
+        world_size=context.get_world_size(),
+    )
 
 
 def _user_error(error: BaseException) -> ElectraError | None:
@@ -138,39 +114,3 @@ def _user_error(error: BaseException) -> ElectraError | None:
             if found is not None:
                 return found
     return None
-
-
-@contextmanager
-def _following(specs: Sequence[RunSpec], runs_dir: Path, on_progress: OnProgress) -> Iterator[None]:
-    """Call `on_progress` from a thread while the block runs. An error in it stops the following, not the training, and
-    is raised at the end."""
-    stop = threading.Event()
-    failures: list[Exception] = []
-
-    def poll_until_stopped() -> None:
-        try:
-            poll()
-        except Exception as error:
-            failures.append(error)
-
-    def poll() -> None:
-        seen: dict[str, int] = {}
-        while True:
-            ending = stop.wait(POLL_SECONDS)
-            for spec in specs:
-                line = newest_line(runs_dir / spec.name)
-                if line is not None and line["step"] != seen.get(spec.name):
-                    seen[spec.name] = line["step"]
-                    on_progress(spec, line)
-            if ending:
-                return
-
-    thread = threading.Thread(target=poll_until_stopped, name="metrics-follower", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    if failures:
-        raise failures[0]

@@ -19,6 +19,7 @@ from pipeline.statistics import Estimate, Fit, Multiplier, bootstrap, mean, mult
 from training.settings import run_name
 
 Key = tuple[str, float]  # arm, budget
+BASELINES = ("bert", "roberta", "mlm")  # objectives without a generator: what a detector is measured against
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +120,8 @@ class Suite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matching:
-    """How well counted FLOPs meet the budgets. The tolerance of a run is the larger of 1 % and one step."""
+    """How well counted FLOPs meet the budgets; of an experiment by steps, what its steps were planned to cost. The
+    tolerance of a run is the larger of 1 % and one step."""
 
     worst_run: str
     worst_deviation: float  # share of the budget, with its sign
@@ -150,13 +152,15 @@ def analyse(contents: Contents) -> Analysis:
             suites.append(suite)
     if not suites and not contents.results:
         missing.append("No checkpoint was evaluated yet: `electra evaluate` makes the scores.")
-    return Analysis(suites=suites, matching=matching(contents.finished), missing=missing)
+    by_steps = contents.config.get("steps") is not None
+    return Analysis(suites=suites, matching=matching(contents.finished, by_steps=by_steps), missing=missing)
 
 
-def matching(runs: Sequence[Run]) -> Matching:
-    """Compare every finished run's counted FLOPs with its budget."""
-    deviations = {run.name: (run.done["flops_counted"] - run.budget) / run.budget for run in runs if run.done}
-    tolerances = {run.name: max(0.01, run.flops_per_step / run.budget) for run in runs}
+def matching(runs: Sequence[Run], *, by_steps: bool = False) -> Matching:
+    """Compare every finished run's counted FLOPs with its budget, or with what its steps were planned to cost."""
+    planned = {run.name: run.inherited + run.steps * run.flops_per_step if by_steps else run.budget for run in runs}
+    deviations = {run.name: run.done["flops_counted"] / planned[run.name] - 1 for run in runs if run.done}
+    tolerances = {run.name: max(0.01, run.flops_per_step / planned[run.name]) for run in runs}
     worst = max(deviations, key=lambda name: abs(deviations[name]))
     return Matching(
         worst_run=worst,
@@ -168,12 +172,12 @@ def matching(runs: Sequence[Run]) -> Matching:
 
 
 def choose_baseline(runs: Sequence[Run]) -> str | None:
-    """What the others are compared with: the first BERT arm, else the first RoBERTa arm, else the first arm; None with
-    one arm."""
+    """What the others are compared with: the first arm whose objective is one of `BASELINES`, in their order, else the
+    first arm; None with one arm."""
     arms = {run.arm: run.objective for run in runs}  # in the configuration's order
     if len(arms) < 2:
         return None
-    for wanted in ("bert", "roberta"):
+    for wanted in BASELINES:
         for arm, objective in arms.items():
             if objective == wanted:
                 return arm
@@ -186,14 +190,29 @@ def _missing_runs(contents: Contents) -> list[str]:
     seeds = [int(config.get("seed", 0)) + repeat for repeat in range(int(config.get("seeds", 1)))]
     there = {run.name: run for run in contents.runs}
     sentences = []
-    for budget, arm, seed in itertools.product(config.get("budgets", []), gather.arm_labels(config), seeds):
-        name = run_name(arm, float(budget), seed)
+    for length, arm, seed in itertools.product(_lengths(config), gather.arm_labels(config), seeds):
+        name = run_name(arm, seed, **length)
         run = there.get(name)
         if run is None:
-            sentences.append(f"Run {name} was not started.")
+            sentences.append(f"Run {name} was not started{_first_stage(contents, name)}.")
         elif run.done is None:
             sentences.append(f"Run {name} stopped after step {run.last_step:,} of {run.steps:,}.")
     return sentences
+
+
+def _lengths(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What runs are named by: a number of steps, or each of the budgets."""
+    if config.get("steps") is not None:
+        return [{"steps": int(config["steps"])}]
+    return [{"budget": float(budget)} for budget in config.get("budgets") or []]
+
+
+def _first_stage(contents: Contents, name: str) -> str:
+    """How far the first stage of a run is, where it has one."""
+    for run in contents.first_stages:
+        if run.part_of == name:
+            return f" (its first stage is at step {run.last_step:,} of {run.steps:,})"
+    return ""
 
 
 # --- a suite ----------------------------------------------------------------------------------------------------------

@@ -12,12 +12,16 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from data_prep.errors import ElectraError
+
+if TYPE_CHECKING:
+    from cluster.launch import Ranks
 
 QUICKSTART = Path(__file__).resolve().parent.parent / "configs" / "quickstart.yaml"
 
@@ -107,10 +111,24 @@ def verify(
 
 @app.command(epilog=f"{TRACKS}\n\nExample: electra train configs/quickstart.yaml cluster.num_workers=1")
 def train(
-    config: Config, overrides: Overrides = None, out: Out = None, json_: Json = False, debug: Debug = False
+    config: Config,
+    overrides: Overrides = None,
+    out: Out = None,
+    launcher: Annotated[
+        Literal["ray", "env"],
+        typer.Option(
+            help="ray starts cluster.num_workers processes. env: this is one of several processes that torchrun, "
+            "deepspeed or srun has started; the corpus must have been prepared."
+        ),
+    ] = "ray",
+    profile: Annotated[
+        int, typer.Option(min=0, help="Trace so many steps of the first run and print what took most time.")
+    ] = 0,
+    json_: Json = False,
+    debug: Debug = False,
 ) -> None:
     """Train every arm at every budget; finished runs are kept, interrupted ones resume."""
-    _run("train", config, overrides, out, json_, debug)
+    _run("train", config, overrides, out, json_, debug, launcher=launcher, profile=profile)
 
 
 @app.command(epilog=f"{TRACKS}\n\nExample: electra evaluate runs/quickstart --glue-dir ~/data/glue")
@@ -139,12 +157,12 @@ def export(
     config: Config,
     overrides: Overrides = None,
     out: Out = None,
-    run: Annotated[str | None, typer.Option(help="The run to export.", show_default="the largest ELECTRA run")] = None,
-    to: Annotated[Path | None, typer.Option(help="Where the two folders go.", show_default="OUT/export")] = None,
+    run: Annotated[str | None, typer.Option(help="The run to export.", show_default="the largest detector")] = None,
+    to: Annotated[Path | None, typer.Option(help="Where the folders go.", show_default="OUT/export")] = None,
     json_: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Write an ELECTRA checkpoint as two Hugging Face model folders, reloaded and compared."""
+    """Write a checkpoint's networks as Hugging Face model folders, reloaded and compared."""
     _run("export", config, overrides, out, json_, debug, run=run, to=to)
 
 
@@ -168,9 +186,17 @@ def _run(
     debug: bool,
     *,
     glue_dir: Path | None = None,
+    launcher: str = "ray",
     **options: Any,
 ) -> None:
     with _errors(json_, debug) as where:
+        if launcher == "env":
+            from cluster.launch import join
+
+            where.ranks = join()
+            if where.ranks.rank > 0:
+                where.ranks.follow()
+                return
         from pipeline import quickstart, stages
         from pipeline.console import Console
 
@@ -178,31 +204,41 @@ def _run(
         experiment = stages.read_experiment(config, settings)
         if verb in ("quickstart", "evaluate"):
             stages.check_tasks(experiment)
-        where["folder"] = folder = out or stages.default_folder(config, experiment)
+        where.folder = folder = out or stages.default_folder(config, experiment)
         console = Console(sys.stderr if json_ else sys.stdout)
-        with stages.open_place(experiment, folder, console) as place:
+        with stages.open_place(experiment, folder, console, where.ranks) as place:
             result = quickstart.road(place) if verb == "quickstart" else stages.run(verb, place, **options)
         if json_:
             print(json.dumps({"verb": verb, "exit_code": 0, "out": str(folder.absolute()), **result}))
 
 
+@dataclass(slots=True)
+class _Where:
+    """What the end of a command needs to know of it."""
+
+    folder: Path | None = None  # stands in for the path of an error that names none, as a failed write does not
+    ranks: "Ranks | None" = None  # the processes that it is one of
+
+
 @contextmanager
-def _errors(json_: bool, debug: bool) -> Iterator[dict[str, Path]]:
-    """End the process as DESIGN's exit codes say; the sentence goes to stderr, and to stdout as JSON if asked for. What
-    the block puts under `folder` stands in for the path of an error that names none, as a failed write does not."""
-    where: dict[str, Path] = {}
+def _errors(json_: bool, debug: bool) -> Iterator[_Where]:
+    """End the process as DESIGN's exit codes say; the sentence goes to stderr, and to stdout as JSON if asked for. Of
+    several processes that fail together one says it, and all end alike."""
+    where = _Where()
     try:
         yield where
+        if where.ranks is not None:
+            where.ranks.leave()
     except (typer.Exit, BrokenPipeError):
         raise
     except KeyboardInterrupt:
-        _end("interrupted; the same command again resumes", 130, json_, debug=False)
+        _end("interrupted; the same command again resumes", 130, json_, debug=False, ranks=where.ranks)
     except ElectraError as error:
-        _end(str(error), error.exit_code, json_, debug)
+        _end(str(error), error.exit_code, json_, debug, ranks=where.ranks)
     except Exception as error:
         causes = list(_causes(error))
-        refusal = next((sentence for cause in causes if (sentence := _refusal(cause, where.get("folder")))), None)
-        _end(refusal or _unforeseen(causes[0]), 3 if refusal else 1, json_, debug)
+        refusal = next((sentence for cause in causes if (sentence := _refusal(cause, where.folder))), None)
+        _end(refusal or _unforeseen(causes[0]), 3 if refusal else 1, json_, debug, ranks=where.ranks)
 
 
 def _causes(error: BaseException, above: tuple[BaseException, ...] = ()) -> Iterator[BaseException]:
@@ -239,13 +275,18 @@ def _first_line(error: BaseException) -> str:
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
-def _end(sentence: str, code: int, json_: bool, debug: bool) -> Any:
-    sentence = _ANSI.sub("", sentence)
+def _end(sentence: str, code: int, json_: bool, debug: bool, ranks: "Ranks | None" = None) -> Any:
+    sentence, first = _ANSI.sub("", sentence), True
+    if ranks is not None:
+        sentence, code, first = ranks.fail(sentence, code)
     if debug:
         traceback.print_exc()
-    print(f"electra: {sentence}", file=sys.stderr, flush=True)
-    if json_:
+    if first:
+        print(f"electra: {sentence}", file=sys.stderr, flush=True)
+    if json_ and (ranks is None or ranks.rank == 0):
         print(json.dumps({"exit_code": code, "error": sentence}), flush=True)
+    if ranks is not None:
+        ranks.leave()
     raise typer.Exit(code)
 
 

@@ -107,11 +107,14 @@ def _task_names(config: EvaluationConfig) -> list[str]:
 
 
 def finished_runs(out: Path) -> list[FinishedRun]:
-    """Every run under `out` with a done.json, by name. CheckpointError when there is none or a checkpoint is gone."""
+    """Every run under `out` with a done.json, by name, first stages apart. CheckpointError when there is none or a
+    checkpoint is gone."""
     runs = []
     for done_path in sorted((out / "runs").glob("*/done.json")):
         folder = done_path.parent
         spec, done = gather.read_spec(folder), gather.read_done(folder)
+        if gather.part_of(spec) is not None:
+            continue
         checkpoint = folder / "checkpoints" / done["checkpoint"]
         manifest = checkpoint / "manifest.json"
         if not manifest.is_file():
@@ -214,16 +217,17 @@ def finetune_unit(payload: dict[str, Any]) -> Result:
     import torch
 
     from data_prep import tokenizer
-    from training.checkpoint import load_backbone
     from training.finetune import finetune
+    from training.pretrained import load_network
     from training.tasks import load_task
 
     torch.set_num_threads(1)
     protocol = Protocol.model_validate(payload["protocol"])
     task = SUITES[payload["suite"]][payload["task"]]
     data = load_task(Path(payload["data"]))
+    network, _ = load_network(Path(payload["checkpoint"]))
     tuned = finetune(
-        load_backbone(Path(payload["checkpoint"])),
+        (network.config, network.embeddings, network.encoder),
         data,
         task=task,
         tokenizer=tokenizer.load(Path(payload["tokenizer"])),
@@ -296,7 +300,9 @@ def _order(result: Result) -> tuple[Any, ...]:
 def _warn_degenerate(results: Sequence[Result], console: Console) -> None:
     bad = [result for result in results if result["degenerate"]]
     if bad:
-        where = ", ".join(sorted({f"{result['run']} on {result['task']}" for result in bad}))
+        where = sorted({f"{result['run']} on {result['task']}" for result in bad})
+        more = f" and {len(where) - 5} more" if len(where) > 5 else ""
         console.warn(
-            f"{len(bad)} of {len(results)} fine-tunings are degenerate (one class only, or no finite loss): {where}"
+            f"{len(bad)} of {len(results)} fine-tunings are degenerate (one class only, or no finite loss): "
+            f"{', '.join(where[:5])}{more}"
         )

@@ -1,24 +1,35 @@
-"""One experiment: a corpus, a model size, arms, budgets and seeds, evaluated one way.
+"""One experiment: a corpus, a model size, arms, budgets (or a number of steps) and seeds, evaluated one way.
 
 `Experiment` is the whole configuration tree; its sections live beside what they configure. `runs` expands it to run
 specifications. It knows no folder and starts nothing (`pipeline.folder`, `pipeline.stages`), and imports nothing heavy.
 """
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from cluster.config import ClusterConfig
 from data_prep.corpus import CorpusConfig
 from data_prep.manifest import Manifest
 from data_prep.settings import Settings
 from data_prep.storage import Location
+from training.arms import ArmConfig, ElectraTwoStageArm
 from training.protocol import EvaluationConfig
-from training.settings import ArmConfig, ModelConfig, RunSpec, TrainingConfig, budget_name
+from training.settings import RunSpec, TrainingConfig, budget_name
+from training.sizes import ModelConfig
+
+Budgets = Annotated[list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], Field(min_length=1)]
 
 
 class Experiment(Settings):
-    """The experiment file. Every arm is trained at every budget with every seed, on the same rows in the same order."""
+    """The experiment file. Every arm is trained at every budget with every seed, on the same rows in the same order.
+
+    A comparison says `budgets`, and an arm has as many steps as each pays for. The recipe of a paper says `steps`, and
+    is one arm: two would have as many budgets, at which nothing is to be compared.
+    """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     seed: Annotated[int, Field(ge=0)] = 0
@@ -27,13 +38,16 @@ class Experiment(Settings):
     model: ModelConfig
     training: TrainingConfig
     arms: Annotated[list[ArmConfig], Field(min_length=1)]
-    budgets: Annotated[list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], Field(min_length=1)]  # model FLOPs
+    budgets: Budgets | None = None  # model FLOPs
+    steps: PositiveInt | None = None
     cluster: ClusterConfig
     evaluation: EvaluationConfig
 
     @field_validator("budgets")
     @classmethod
-    def _distinct_budgets(cls, budgets: list[float]) -> list[float]:
+    def _distinct_budgets(cls, budgets: list[float] | None) -> list[float] | None:
+        if budgets is None:
+            return None
         names = [budget_name(budget) for budget in budgets]
         if budgets != sorted(budgets):
             raise ValueError("budgets must rise from the smallest to the largest")
@@ -44,11 +58,20 @@ class Experiment(Settings):
     @field_validator("arms")
     @classmethod
     def _distinct_arms(cls, arms: list[Any]) -> list[Any]:
-        labels = [arm.label for arm in arms]
+        firsts = [arm.first_stage().label for arm in arms if isinstance(arm, ElectraTwoStageArm)]
+        labels = [*(arm.label for arm in arms), *firsts]
         for label in labels:
             if labels.count(label) > 1:
                 raise ValueError(f"two arms are called '{label}'; give each its own name")
         return arms
+
+    @model_validator(mode="after")
+    def _budgets_or_steps(self) -> "Experiment":
+        if (self.budgets is None) == (self.steps is None):
+            raise ValueError("set either budgets (a list, in model FLOPs) or steps (one number), and not both")
+        if self.steps is not None and len(self.arms) > 1:
+            raise PydanticCustomError("steps", "is for one arm; give budgets to compare arms", {"key": "steps"})
+        return self
 
     @model_validator(mode="after")
     def _rows_fit_positions(self) -> "Experiment":
@@ -58,22 +81,29 @@ class Experiment(Settings):
             )
         return self
 
-    def runs(self, manifest: Manifest, corpus_dir: Location | None = None) -> list[RunSpec]:
-        """Every arm × budget × seed as a run on the corpus `manifest` describes, smallest budgets first. With the
-        corpus at hand, the steps of short runs are planned from the rows they will read."""
-        from training.run import plan_run
+    def runs(
+        self, manifest: Manifest, corpus_dir: Location | None = None, runs_dir: Path | None = None
+    ) -> list[RunSpec]:
+        """Every arm × budget × seed as a run on the corpus `manifest` describes, smallest budgets first (an arm in two
+        stages as two runs). With the corpus at hand, short runs are planned from the rows they will read; with the
+        folder of runs at hand, what a run began with need not be there any more."""
+        from training.run import plan_runs
 
+        budgets: Sequence[float | None] = self.budgets or [None]
         return [
-            plan_run(
+            run
+            for budget in budgets
+            for repeat in range(self.seeds)
+            for arm in self.arms
+            for run in plan_runs(
                 arm=arm,
                 model=self.model,
                 training=self.training,
                 manifest=manifest,
-                budget=budget,
                 seed=self.seed + repeat,
+                budget=budget,
+                steps=self.steps,
                 corpus_dir=corpus_dir,
+                runs_dir=runs_dir,
             )
-            for budget in self.budgets
-            for repeat in range(self.seeds)
-            for arm in self.arms
         ]

@@ -1,100 +1,93 @@
-"""An ELECTRA checkpoint as two Hugging Face folders, proved before they appear.
+"""A checkpoint as Hugging Face folders, one a network, proved before they appear.
 
-Each folder (discriminator, generator) holds fp32 safetensors, config, tokenizer and a model card. It is written under
-a temporary name, loaded again with `AutoModel…`, its logits are compared with the training networks on held-out rows,
-and only then is it made durable and renamed. A failed proof leaves nothing behind. `export.json` holds the size and
-hash of every file that was proved: a folder that differs from it in anything is exported and proved again, and a card
-whose inputs changed (the run's records, its scores) is written anew. Not here: BERT and RoBERTa, uploading.
+Each folder (discriminator, generator, encoder) holds fp32 safetensors, config, tokenizer and a model card. It is
+written under a temporary name, loaded again with `AutoModel…`, its logits are compared with the training networks on
+held-out rows (`pipeline.proof`), and only then is it made durable and renamed. A failed proof leaves nothing behind.
+`export.json` holds the size and hash of every file that was proved: a folder that differs from it in anything is
+exported and proved again, and a card whose inputs changed (the run's records, its scores) is written anew. Not here:
+which model class a network becomes (`training.hf_export`), uploading.
 """
 
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from data_prep import storage
-from data_prep.errors import CheckError, CheckpointError, DataError
+from data_prep.errors import DataError
 from data_prep.integrity import local_tokenizer
 from data_prep.manifest import Manifest
 from data_prep.manifest import load as load_manifest
 from data_prep.storage import Location
 from pipeline import gather
+from pipeline.gather import Run
 from pipeline.model_card import Provenance, card
 
-TOLERANCE = 1e-4
-PROOF_ROWS = 16
-KINDS = ("discriminator", "generator")
+if TYPE_CHECKING:
+    from training.network import Network
+
+DETECTORS = ("electra", "electra_15", "electra_adversarial", "electra_two_stage")
 CARD = "README.md"
 MARKER = "export.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """One exported folder, the largest absolute difference of its logits from the training network's, and whether it
-    was made now; otherwise it was proved when it was made, and its files are unchanged since."""
+    """One exported folder, the heads that its model class has no place for, the largest absolute difference of its
+    logits from the training network's, and whether it was made now; otherwise it was proved when it was made, and its
+    files are unchanged since."""
 
     folder: str
     architecture: str
+    left_behind: list[str]
     largest_difference: float
     new: bool
 
 
-def last_electra_run(out: Path) -> Path:
-    """The finished ELECTRA run with the largest budget. DataError where there is none."""
-    done, objectives = [], {arm.get("objective") for arm in gather.read_config(out).get("arms", [])}
-    for record in (out / "runs").glob("*/done.json"):
-        run = gather.read_spec(record.parent)
-        if run["objective"] == "electra":
-            done.append((run["budget"], -run["seed"], record.parent))
-    if not done and objectives and "electra" not in objectives:
-        raise DataError(
-            f"{out}: nothing to export: no arm with objective 'electra'; choose an experiment that has one, or add one"
-        )
-    if not done:
-        raise DataError(f"{out / 'runs'}: no finished run with objective 'electra'; run `electra train` first")
-    return max(done)[2]
+def chosen_run(out: Path) -> Run:
+    """The finished run that is exported where none is named: of the arms that detect replaced tokens, or of all where
+    none does, the one with the largest budget. DataError where no run is finished."""
+    finished = gather.read(out).finished  # by budget, then in the configuration's order of arms
+    if not finished:
+        raise DataError(f"{out / 'runs'}: no finished run; run `electra train` first")
+    detecting = [run for run in finished if run.objective in DETECTORS]
+    candidates = detecting or finished
+    return next(run for run in candidates if run.budget == candidates[-1].budget)
 
 
-def _named_run(out: Path, name: str) -> Path:
-    finished = sorted(path.parent.name for path in (out / "runs").glob("*/done.json"))
+def _named_run(out: Path, name: str) -> Run:
+    finished = {run.name: run for run in gather.read(out).finished}
     if name not in finished:
         raise DataError(f"{out / 'runs'}: no finished run '{name}'; finished are {', '.join(finished) or 'none'}")
-    return out / "runs" / name
+    return finished[name]
 
 
 def export(out: Path, target: Path | None = None, run: str | None = None) -> list[Exported]:
-    """Export the last ELECTRA checkpoint of an experiment (or that of the run named) to `target`, by default
-    `out/export`. Folders that hold exactly what was exported from this checkpoint are left alone.
+    """Export the last checkpoint of the run named, or of `chosen_run`, to `target`, by default `out/export`; the main
+    network first. Folders that hold exactly what was exported from this checkpoint are left alone.
 
-    DataError without such a run, CheckpointError for a damaged checkpoint or another objective's, CheckError where
-    what was written does not compute what the training network does.
+    DataError without such a run, CheckpointError for a damaged checkpoint, CheckError where what was written does not
+    compute what the training network does.
     """
     from training.checkpoint import load_objective
-    from training.objectives import Electra
 
-    run_dir = last_electra_run(out) if run is None else _named_run(out, run)
+    run_dir = (chosen_run(out) if run is None else _named_run(out, run)).folder
     done = gather.read_done(run_dir)
-    checkpoint_dir = run_dir / "checkpoints" / done["checkpoint"]
     target = storage.make_folder(target or out / "export")
-    objective, checkpoint = load_objective(checkpoint_dir)
-    if not isinstance(objective, Electra):
-        raise CheckpointError(f"{checkpoint_dir}: is not an ELECTRA checkpoint; this version exports ELECTRA only")
+    objective, checkpoint = load_objective(run_dir / "checkpoints" / done["checkpoint"])
     corpus = gather.corpus_folder(out)
     manifest = load_manifest(corpus)
     provenance = Provenance.collect(out, run_dir, done, manifest)
     before = _read_marker(target / MARKER, checkpoint.sha256)
     card_sha256 = provenance.fingerprint()
     exported, files = [], {}
-    for kind in KINDS:
+    for kind, network in objective.networks().items():
         one = _intact(target / kind, before)
         if one is None:
-            one = _export_one(kind, objective, manifest, corpus, target / kind, provenance)
+            one = _export_one(kind, network, manifest, corpus, target / kind, provenance)
         elif before["card_sha256"] != card_sha256:
-            storage.write_bytes(target / kind / CARD, card(kind, provenance).encode())
+            storage.write_bytes(target / kind / CARD, card(kind, one.architecture, provenance).encode())
         exported.append(one)
         files[kind] = _hashes(target / kind)
     marker = {
@@ -137,20 +130,22 @@ def _hashes(folder: Path) -> dict[str, Any]:
 
 
 def _export_one(
-    kind: str, objective: Any, manifest: Manifest, corpus_dir: Location, folder: Path, provenance: Provenance
+    kind: str, network: "Network", manifest: Manifest, corpus_dir: Location, folder: Path, provenance: Provenance
 ) -> Exported:
     from transformers import AutoTokenizer
 
-    from training import hf
+    from pipeline.proof import prove
+    from training import hf_export
 
-    model = {"discriminator": hf.discriminator, "generator": hf.generator}[kind](objective, manifest.special)
+    name = hf_export.architecture(network, manifest.pair_separators, generator=kind == "generator")
+    model = hf_export.build_model(network, name, manifest.special)
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         model.save_pretrained(temporary)
         AutoTokenizer.from_pretrained(local_tokenizer(corpus_dir)).save_pretrained(temporary)
-        (temporary / CARD).write_text(card(kind, provenance), encoding="utf-8")
-        difference = _prove(kind, temporary, objective, manifest, corpus_dir)
+        (temporary / CARD).write_text(card(kind, name, provenance), encoding="utf-8")
+        difference = prove(temporary, name, network, manifest, corpus_dir)
         _make_durable(temporary)
         if folder.exists():
             shutil.rmtree(folder)
@@ -158,7 +153,7 @@ def _export_one(
         storage.sync_folder(folder.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return Exported(folder.name, type(model).__name__, difference, new=True)
+    return Exported(folder.name, name, hf_export.left_behind(network, name), difference, new=True)
 
 
 def _make_durable(folder: Path) -> None:
@@ -169,60 +164,3 @@ def _make_durable(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _prove(kind: str, folder: Path, objective: Any, manifest: Manifest, corpus_dir: Location) -> float:
-    """Reload the folder and compare logits on held-out rows; CheckError where they differ by `TOLERANCE` or more."""
-    import torch
-    from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
-
-    loader: Any = {"discriminator": AutoModelForPreTraining, "generator": AutoModelForMaskedLM}[kind]
-    reloaded, info = loader.from_pretrained(folder, output_loading_info=True)
-    if info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"]:
-        raise CheckError(f"{folder.name}: the exported folder does not load completely ({info}); report this")
-    batch = proof_batch(corpus_dir, manifest, objective.config.type_vocab)
-    with torch.no_grad():
-        theirs = reloaded.eval()(
-            input_ids=batch["ids"], attention_mask=batch["real"], token_type_ids=batch["types"]
-        ).logits
-        ours = _training_logits(kind)(objective, batch)
-    real = batch["real"].bool()
-    difference = float((theirs - ours)[real].abs().max())
-    if not difference < TOLERANCE:
-        raise CheckError(
-            f"{folder.name}: exported logits differ from the training model by {difference:.2g}; report this"
-        )
-    return difference
-
-
-def _training_logits(kind: str) -> Callable[[Any, dict[str, Any]], Any]:
-    def discriminator(objective: Any, batch: dict[str, Any]) -> Any:
-        x = objective.embeddings(batch["ids"], batch["positions"], batch["types"])
-        return objective.discriminator_head(objective.discriminator(x, batch["real"]))
-
-    def generator(objective: Any, batch: dict[str, Any]) -> Any:
-        x = objective.embeddings(batch["ids"], batch["positions"], batch["types"])
-        return objective.generator_head(objective.generator(x, batch["real"]), objective.embeddings.word.weight)
-
-    return {"discriminator": discriminator, "generator": generator}[kind]
-
-
-def proof_batch(corpus_dir: Location, manifest: Manifest, type_vocab: int) -> dict[str, Any]:
-    """The first fragments of the first held-out rows as tensors `[B, L]`: what a Hugging Face model can be fed. Token
-    types that the model does not know are its last one, as in training."""
-    import torch
-
-    from data_prep.reader import RowReader
-    from data_prep.rows import structure
-
-    reader = RowReader(corpus_dir, "heldout", manifest)
-    rows = reader.rows(np.arange(min(PROOF_ROWS, reader.n_rows), dtype=np.int64)).astype(np.int64)
-    shape = structure(rows, manifest.special)
-    first = shape.fragment == 1
-    arrays = {
-        "ids": np.where(first, rows, manifest.special.pad),
-        "real": first.astype(np.int64),
-        "types": np.minimum(np.where(first, shape.types, 0), type_vocab - 1).astype(np.int64),
-        "positions": np.where(first, shape.positions, 0).astype(np.int64),
-    }
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}

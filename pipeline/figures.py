@@ -6,6 +6,7 @@ its description in words are the page's (`pipeline.page`, `pipeline.wording`). m
 """
 
 import io
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,11 +15,12 @@ from typing import Any
 
 from pipeline.analysis import Figure, Suite
 from pipeline.gather import Run
-from pipeline.wording import LOSS_UNITS, LOSSES, flops_text, score_label
+from pipeline.wording import LOSS_UNITS, LOSSES, arm_name, flops_text, score_label
 
-# Okabe and Ito's colours in an order that also falls apart in grey, without yellow, which white paper swallows.
-_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#000000", "#CC79A7", "#E69F00", "#56B4E9")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+# Okabe and Ito's colours in an order that also falls apart in grey, without yellow, which white paper swallows, and two
+# more, so that nine objectives differ in each of colour, marker and dash.
+_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#000000", "#CC79A7", "#E69F00", "#56B4E9", "#7A4E1D", "#882255")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*")
 _DASHES: tuple[Any, ...] = (
     "solid",
     (0, (6, 2)),
@@ -27,6 +29,8 @@ _DASHES: tuple[Any, ...] = (
     (0, (1, 1)),
     (0, (9, 3)),
     (0, (4, 1)),
+    (0, (3, 3)),
+    (0, (8, 2, 1, 2, 1, 2)),
 )
 _GREY = "#595959"
 
@@ -78,7 +82,7 @@ def losses(runs: Sequence[Run], arms: Sequence[str]) -> str | None:
         for axes, (arm, name) in zip(grid.flat, panels, strict=False):
             own = [run for run in runs if run.arm == arm]
             _loss_panel(axes, own, name, budgets, _COLOURS[arms.index(arm) % len(_COLOURS)])
-            axes.set_title(f"{arm}: {LOSSES[name]}")
+            axes.set_title(f"{arm_name(arm)}: {LOSSES[name]}")
             axes.set_ylabel(LOSS_UNITS[name])
             _log_axis(axes)
         for axes in list(grid.flat)[len(panels) :]:
@@ -124,30 +128,30 @@ def _score_lines(
             linestyle=_DASHES[index % len(_DASHES)], markersize=5 if small else 7, linewidth=1.3 if small else 1.8,
             capsize=2 if small else 3.5, elinewidth=1.0, markeredgecolor="white", markeredgewidth=0.6,
         )  # fmt: skip
-        ends.append(_End(own[-1][0].budget, x[-1], y[-1], arm, _COLOURS[index % len(_COLOURS)]))
+        ends.append(_End(own[-1][0].budget, x[-1], y[-1], arm_name(arm), _COLOURS[index % len(_COLOURS)]))
     axes.axhline(100 * floor, color=_GREY, linewidth=0.9, linestyle=(0, (1, 2)))
     axes.margins(y=0.14)
+    if ends:  # the floor's name among those of the arms that go furthest, so that none covers another
+        last = max(ends, key=lambda end: end.budget)
+        ends.append(_End(last.budget, last.x, 100 * floor, "constant answer", _GREY, "normal"))
     for budget in {end.budget for end in ends}:
         _label_ends(axes, [end for end in ends if end.budget == budget], 8 if small else 10.5)
-    axes.annotate(
-        "constant\nanswer", (1, 100 * floor), xycoords=axes.get_yaxis_transform(), xytext=(3, 0),
-        textcoords="offset points", color=_GREY, fontsize=7 if small else 8, va="center", annotation_clip=False,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The last point of an arm's line."""
+    """The last point of a line, and what stands beside it."""
 
     budget: float
     x: float
     y: float
-    arm: str
+    name: str
     colour: str
+    weight: str = "bold"
 
 
 def _label_ends(axes: Any, ends: Sequence[_End], size: float) -> None:
-    """The names of arms that end at one budget, to the right of their points, moved apart where they would touch."""
+    """The names of lines that end at one budget, to the right of their points, moved apart where they would touch."""
     axes.figure.canvas.draw()
     right = max(end.x for end in ends)
     heights = [axes.transData.transform((right, end.y))[1] for end in ends]
@@ -155,8 +159,8 @@ def _label_ends(axes: Any, ends: Sequence[_End], size: float) -> None:
     for end, height, wanted in zip(ends, heights, placed, strict=True):
         offset = (wanted - height) * 72 / axes.figure.dpi
         axes.annotate(
-            end.arm, (right, end.y), xytext=(9, offset), textcoords="offset points", color=end.colour, fontsize=size,
-            va="center", ha="left", fontweight="bold", annotation_clip=False,
+            end.name, (right, end.y), xytext=(9, offset), textcoords="offset points", color=end.colour,
+            fontsize=size, va="center", ha="left", fontweight=end.weight, annotation_clip=False,
         )  # fmt: skip
 
 
@@ -232,16 +236,25 @@ def _compute_axis(axes: Any, budgets: Sequence[float], *, small: bool = False) -
 
 
 def _log_axis(axes: Any) -> None:
-    """A log axis with a tick at every power of ten, and at three times it where less than two powers are shown."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+    """A log axis with at most four round numbers on it."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.set_xscale("log")
-    low, high = axes.get_xlim()
-    wide = high / low > 100
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 3.0)))
+    axes.xaxis.set_major_locator(FixedLocator(round_numbers(*axes.get_xlim())))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: flops_text(value)))
-    axes.xaxis.set_minor_locator(LogLocator(subs=range(2, 10)) if wide else NullLocator())
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def round_numbers(low: float, high: float) -> list[float]:
+    """One to four numbers within a range: of the powers of ten, with their multiples by 3, or by 2 and 5, or by all
+    digits, the first set that has two there; else its middle."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    found: list[float] = []
+    for digits in ((1,), (1, 3), (1, 2, 5), range(1, 10)):
+        found = [digit * 10.0**power for power in powers for digit in digits if low <= digit * 10.0**power <= high]
+        if len(found) >= 2:
+            break
+    return found[:: math.ceil(len(found) / 4)] if found else [math.sqrt(low * high)]
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------

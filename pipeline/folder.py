@@ -5,7 +5,6 @@ and arms, budgets and seeds may be added, since every run is a folder of its own
 be written, is in use, or holds another experiment is an error before any work. What the parts write into it is theirs.
 """
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,8 @@ from data_prep.errors import ConfigError
 from pipeline import config as yaml_config
 from pipeline.experiment import Experiment
 from pipeline.gather import CONFIG_NAME
+from training.arms import ArmConfig, FrozenGenerator
+from training.run_folder import EVENTS, append_lines
 from training.settings import Placement, budget_name
 
 _FREE = {"cluster", "evaluation", *(f"training.{name}" for name in Placement.model_fields)}
@@ -34,10 +35,9 @@ class Folder:
         self.export = path / "export"
 
     def event(self, stage: str, event: str, **details: Any) -> None:
-        """Append `{time, stage, event, ...}` to events.jsonl; a killed process can tear only the last line."""
-        line = json.dumps({"time": round(time.time(), 3), "stage": stage, "event": event, **details})
-        with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        """Append `{time, stage, event, ...}` to events.jsonl; a killed process can tear only the line it was at."""
+        line = {"time": round(time.time(), 3), "stage": stage, "event": event, **details}
+        append_lines(self.path / EVENTS, [line])
 
 
 @contextmanager
@@ -52,10 +52,24 @@ def open_folder(path: Path, experiment: Experiment) -> Iterator[Folder]:
         stored = path / CONFIG_NAME
         if stored.exists():
             check_identity(stored, experiment)
-        text = yaml_config.dump(experiment)
+        text = yaml_config.dump(_with_absolute_origins(experiment))
         if not stored.exists() or stored.read_text(encoding="utf-8") != text:
             storage.write_bytes(stored, text.encode())
         yield Folder(path, experiment.corpus.location)
+
+
+def _with_absolute_origins(experiment: Experiment) -> Experiment:
+    """The folders that weights begin in as seen from anywhere: the copy of the file may be read from elsewhere."""
+    return experiment.model_copy(update={"arms": [_with_absolute_origin(arm) for arm in experiment.arms]})
+
+
+def _with_absolute_origin(arm: ArmConfig) -> ArmConfig:
+    update: dict[str, Any] = {"init_from": [path.expanduser().absolute() for path in arm.init_from]}
+    generator = getattr(arm, "generator", None)
+    if isinstance(generator, FrozenGenerator) and generator.init_from is not None:
+        origin = generator.init_from.expanduser().absolute()
+        update["generator"] = generator.model_copy(update={"init_from": origin})
+    return arm.model_copy(update=update)
 
 
 def check_identity(stored: Path, experiment: Experiment) -> None:
@@ -74,13 +88,19 @@ def check_identity(stored: Path, experiment: Experiment) -> None:
 
 
 def _by_name(experiment: Experiment) -> dict[str, Any]:
-    """The tree with arms and budgets under the names their runs carry, so that additions can be told apart, and the
-    corpus without the places its files lie at."""
+    """The tree with arms and budgets under the names their runs carry, so that additions can be told apart, and without
+    the places that files of the corpus and first weights lie at."""
     tree = experiment.model_dump(mode="json")
     tree["corpus"] = experiment.corpus.identity()
-    tree["arms"] = {arm.label: arm.model_dump(mode="json") for arm in experiment.arms}
-    tree["budgets"] = {budget_name(budget): budget for budget in experiment.budgets}
+    tree["arms"] = {arm.label: _without_places(arm.model_dump(mode="json")) for arm in experiment.arms}
+    tree["budgets"] = {budget_name(budget): budget for budget in experiment.budgets or []}
     return tree
+
+
+def _without_places(arm: dict[str, Any]) -> dict[str, Any]:
+    """An arm without the folders its weights begin in: what they hold is part of each run's identity."""
+    inner = {key: _without_places(value) for key, value in arm.items() if isinstance(value, dict)}
+    return {key: value for key, value in {**arm, **inner}.items() if key != "init_from"}
 
 
 def _is_free(key: str) -> bool:

@@ -39,6 +39,8 @@ class Run:
     identity: dict[str, Any]
     placement: dict[str, Any]
     flops_per_step: float  # planned mean, model FLOPs
+    inherited: float  # of the runs it continues, model FLOPs; part of its budget
+    part_of: str | None  # of a first stage: the run that continues it
     done: dict[str, Any] | None
     lines: list[dict[str, Any]]  # metric lines, one a step
 
@@ -47,15 +49,22 @@ class Run:
         """The newest step there is a record of, 0 before the first."""
         return int(self.lines[-1]["step"]) if self.lines else 0
 
+    @property
+    def degenerate(self) -> str | None:
+        """What its last held-out evaluation says of a network that learned nothing."""
+        return None if self.done is None else self.done.get("degenerate")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """Everything there is in an experiment's directory."""
+    """Everything there is in an experiment's directory. A first stage is no arm: what it cost is in the ledgers of the
+    run that continues it, and nobody compares it with anything."""
 
     out: Path
     name: str
     config: dict[str, Any]
-    runs: list[Run]  # by budget, arm (in the configuration's order), seed
+    runs: list[Run]  # by budget, arm (in the configuration's order), seed; without first stages
+    first_stages: list[Run]
     results: list[dict[str, Any]]  # lines of results.jsonl
     manifest: Manifest | None
 
@@ -78,12 +87,14 @@ def read(out: Path) -> Contents:
     order = arm_labels(config)
     runs = [_read_run(path.parent) for path in sorted(out.glob("runs/*/run.json"))]
     runs.sort(key=lambda run: (run.budget, order.index(run.arm) if run.arm in order else len(order), run.arm, run.seed))
+    whole = [run for run in runs if run.part_of is None]
     corpus = corpus_folder(out)
     return Contents(
         out=out,
         name=str(config.get("name") or out.resolve().name),
         config=config,
-        runs=runs,
+        runs=whole,
+        first_stages=[run for run in runs if run.part_of is not None],
         results=read_results(out),
         manifest=manifests.load(corpus) if corpus.size(manifests.FILE_NAME) is not None else None,
     )
@@ -116,7 +127,13 @@ def _read_run(folder: Path) -> Run:
     spec = read_spec(folder)
     names = ("name", "arm", "objective", "budget", "seed", "steps", "identity", "placement", "flops_per_step")
     done = read_done(folder) if (folder / "done.json").exists() else None
-    return Run(folder=folder, done=done, lines=read_metrics(folder), **{name: spec[name] for name in names})
+    facts = {name: spec[name] for name in names} | {"inherited": spec.get("inherited", 0.0), "part_of": part_of(spec)}
+    return Run(folder=folder, done=done, lines=read_metrics(folder), **facts)
+
+
+def part_of(spec: Mapping[str, Any]) -> str | None:
+    """Of a run.json: the run whose first stage it is, None where it stands for itself."""
+    return spec.get("part_of")
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,9 @@ from typing import Any
 from data_prep.manifest import Manifest
 from data_prep.settings import fingerprint
 from pipeline import gather
+from pipeline.origins import Origin, inherited, origins, own
+from pipeline.proof import auto_class
+from pipeline.wording import OBJECTIVES
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +38,13 @@ language: en
 library_name: transformers
 pipeline_tag: {pipeline_tag}
 tags:
-- electra
+- {objective}
 - {kind}
 ---
 
-# {name}: ELECTRA {kind}
+# {name}: {kind}
 
-{what} Pre-trained with replaced-token detection (Clark et al., 2020) by the run `{run}`.
+{what} Pre-trained with {words} by the run `{run}`.
 
 ## Training
 
@@ -49,8 +52,8 @@ tags:
 |---|---|
 | steps × global batch × row length | {steps} × {batch} × {seq_len} |
 | tokens | {tokens:,} |
-| training FLOPs (matmuls × 3, generator included) | {flops:.3e} of a budget of {budget:.3e} |
-| parameters trained (generator and discriminator) | {parameters:,} |
+| training FLOPs (matmuls, everything included) | {flops:.3e} of a budget of {budget:.3e} |
+{began_with}| parameters of all networks | {parameters:,} |
 | hardware | {hardware}, {seconds:.0f} s |
 | corpus | {documents:,} documents, {rows:,} rows, manifest `{manifest}` |
 | tokenizer | vocabulary of {vocab:,}, `{tokenizer}` |
@@ -58,7 +61,8 @@ tags:
 
 _WHAT = {
     "discriminator": "Tells, for every token, whether it was replaced; the network to fine-tune.",
-    "generator": "A small masked language model that proposes the replacements.",
+    "generator": "A masked language model that proposes the replacements.",
+    "encoder": "A masked language model; the network to fine-tune.",
 }
 
 _USE = """
@@ -75,12 +79,15 @@ not a model to rely on.
 """
 
 
-def card(kind: str, provenance: Provenance) -> str:
-    """The README.md of one folder."""
+def card(kind: str, architecture: str, provenance: Provenance) -> str:
+    """The README.md of one folder, which holds a model of class `architecture`."""
     identity, done, manifest = provenance.run["identity"], provenance.done, provenance.manifest
+    objective, auto = provenance.run["objective"], auto_class(architecture)
     head = _HEAD.format(
         kind=kind,
-        pipeline_tag="fill-mask" if kind == "generator" else "feature-extraction",
+        pipeline_tag="fill-mask" if auto == "AutoModelForMaskedLM" else "feature-extraction",
+        objective=objective,
+        words=OBJECTIVES[objective],
         name=provenance.name,
         what=_WHAT[kind],
         run=provenance.run["name"],
@@ -90,18 +97,40 @@ def card(kind: str, provenance: Provenance) -> str:
         tokens=done["tokens"],
         flops=done["flops_counted"],
         budget=done["budget"],
+        began_with=_began_with(provenance),
         parameters=done["parameters"],
         hardware=done["hardware"],
-        seconds=done["seconds"],
+        seconds=own(done)["seconds"],
         documents=manifest.documents.train,
         rows=manifest.train.rows,
         manifest=manifest.sha256[:16],
         vocab=manifest.vocab_size,
         tokenizer=manifest.tokenizer_sha256[:16],
     )
-    auto = "AutoModelForPreTraining" if kind == "discriminator" else "AutoModelForMaskedLM"
-    scores = _scores(provenance.results) if kind == "discriminator" else ""
+    scores = "" if kind == "generator" else _scores(provenance.results)
     return head + scores + _USE.format(kind=kind, auto=auto)
+
+
+def _began_with(provenance: Provenance) -> str:
+    """Rows of the table on earlier weights: whose, and how much of the figures is theirs; none where there are none."""
+    run, done = provenance.run, provenance.done
+    found = origins(run["identity"], run["placement"])
+    if not found:
+        return ""
+    rows = [f"| began with | {_origin(one)} |" for one in found]
+    shares = {"of all that, this run's own": own(done), "of all that, inherited": inherited(done)}
+    rows += [
+        f"| {whose} | {part['flops_counted']:.3e} FLOPs, {part['tokens']:,} tokens, {part['seconds']:.0f} s |"
+        for whose, part in shares.items()
+    ]
+    return "\n".join([*rows, ""])
+
+
+def _origin(one: Origin) -> str:
+    use = " as its generator" if one.generator_only else ""
+    if one.step is None:
+        return f"Hugging Face folder `{one.name}`{use}, weights `{one.identity[:16]}`; cost unknown, in no figure here"
+    return f"run `{one.name}`{use}, step {one.step}, identity `{one.identity[:16]}`; cost inherited"
 
 
 def _scores(results: list[dict[str, Any]]) -> str:

@@ -1,22 +1,24 @@
 """The report as one HTML page: no network, no script, readable on paper, on a phone and by a screen reader.
 
 Only layout is decided here: numbers come from `pipeline.analysis`, their words from `pipeline.wording`, the drawings
-from `pipeline.figures`. Every figure has a description and its data in a table; every text is escaped.
+from `pipeline.figures`, and the sections on what was run from `pipeline.page_facts`. Every figure has a description and
+its data in a table; every text is escaped.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any
 
 from pipeline import wording
 from pipeline.analysis import Analysis, Cell, Figure, Suite, TaskFacts
 from pipeline.gather import Contents, Run
-from pipeline.page_parts import Head, details, document, drawing, facts, table
-from pipeline.wording import change, count, flops_text, interval, points
+from pipeline.page_facts import compute, limits, what_ran
+from pipeline.page_parts import Head, details, document, drawing, table
+from pipeline.wording import arm_name, change, count, flops_text, interval, points
 
 _BIGRAM = (
     "bigram_shift asks whether two neighbouring words were exchanged. That is close to the replaced-token detection "
-    "that ELECTRA is trained on, so it favours that arm by construction: it is shown, and it is not in any mean."
+    "that ELECTRA and its variants are trained on, so it favours them by construction: it is shown, "
+    "and it is not in any mean."
 )
 
 
@@ -24,9 +26,13 @@ _BIGRAM = (
 _HELDOUT: dict[str, Head] = {
     "mlm_loss": ("MLM loss", "nats"),
     "mlm_accuracy": ("MLM accuracy", ""),
+    "replaced_loss": ("Replace MLM", "loss, nats"),
+    "all_tokens_loss": ("All-Tokens", "loss, nats"),
     "rtd_loss": ("RTD loss", "nats"),
     "rtd_label_entropy": ("label entropy", "nats"),
+    "rtd_information": ("of it explained", "share"),
     "rtd_auc": ("RTD AUC", ""),
+    "reward": ("reward", "nats"),
     "nsp_loss": ("NSP loss", "nats"),
     "nsp_accuracy": ("NSP accuracy", ""),
 }
@@ -38,12 +44,13 @@ def page(contents: Contents, analysis: Analysis, drawings: Mapping[str, str], en
         f"<h1>{escape(contents.name)}: score against training compute</h1>",
         f'<p class="soft">{escape(_subtitle(contents))}</p>',
         _missing(analysis.missing),
+        _degenerate(contents.finished),
         '<div class="summary">' + "".join(f"<p>{escape(text)}</p>" for text in _summary(analysis)) + "</div>",
         *(_suite(suite, drawings) for suite in analysis.suites),
         _losses(contents, drawings.get("losses")),
-        _compute(contents, analysis),
-        _what_ran(contents, analysis, environment),
-        _limits(contents, analysis),
+        compute(contents, analysis),
+        what_ran(contents, analysis, environment),
+        limits(contents, analysis),
     ]
     return document(f"{contents.name}: score against training compute", [part for part in parts if part])
 
@@ -56,7 +63,7 @@ def _score(figure: Figure) -> str:
 
 
 def _subtitle(contents: Contents) -> str:
-    arms = list(dict.fromkeys(run.arm for run in contents.runs))
+    arms = list(dict.fromkeys(arm_name(run.arm) for run in contents.runs))
     budgets = sorted({run.budget for run in contents.runs})
     return (
         f"{len(contents.finished)} finished training runs: {wording.names(arms)} at "
@@ -69,6 +76,13 @@ def _missing(sentences: Sequence[str]) -> str:
         return ""
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
     return f'<div class="missing"><strong>This experiment is incomplete.</strong><ul>{items}</ul></div>'
+
+
+def _degenerate(runs: Sequence[Run]) -> str:
+    """The runs whose last held-out evaluation says that nothing was learned."""
+    items = "".join(f"<li>{escape(run.name)}: {escape(run.degenerate)}.</li>" for run in runs if run.degenerate)
+    head = "<strong>A healthy loss that means nothing.</strong> At the end of training:"
+    return f'<div class="missing">{head}<ul>{items}</ul></div>' if items else ""
 
 
 def _summary(analysis: Analysis) -> list[str]:
@@ -118,7 +132,7 @@ def _score_table(suite: Suite) -> str:
     head += [("spent FLOPs", ""), *map(_task_head, suite.in_mean), ("mean", "95 % interval")]
     rows = [
         [
-            cell.arm,
+            arm_name(cell.arm),
             flops_text(cell.budget),
             f"{count(cell.steps)}\n{count(cell.tokens)}",
             f"{flops_text(cell.flops_counted, 4)}\n{100 * cell.flops_counted / cell.budget:.2f} %",
@@ -138,7 +152,8 @@ def _score_table(suite: Suite) -> str:
 def _outside_table(suite: Suite, tasks: Sequence[TaskFacts]) -> str:
     head: list[Head] = [("arm", ""), ("budget", "FLOPs"), *map(_task_head, tasks)]
     rows = [
-        [cell.arm, flops_text(cell.budget), *(_score(cell.tasks[task.name]) for task in tasks)] for cell in suite.cells
+        [arm_name(cell.arm), flops_text(cell.budget), *(_score(cell.tasks[task.name]) for task in tasks)]
+        for cell in suite.cells
     ]
     return table("Scores × 100 with their 95 % intervals.", head, rows, group_by=1)
 
@@ -150,7 +165,7 @@ def _comparisons(suite: Suite) -> str:
     if suite.differences:
         rows = [
             [
-                f"{one.arm} − {one.baseline}",
+                f"{arm_name(one.arm)} − {arm_name(one.baseline)}",
                 flops_text(one.budget),
                 change(one.difference.value),
                 f"{change(one.difference.low)} to {change(one.difference.high)}",
@@ -167,7 +182,7 @@ def _comparisons(suite: Suite) -> str:
     if suite.multipliers:
         rows = [
             [
-                f"{one.baseline} ÷ {one.arm}",
+                f"{arm_name(one.baseline)} ÷ {arm_name(one.arm)}",
                 wording.multiplier_text(one.multiplier),
                 wording.multiplier_interval(one.multiplier),
                 points(one.multiplier.score),
@@ -176,8 +191,9 @@ def _comparisons(suite: Suite) -> str:
         ]
         head = [("FLOPs needed", ""), ("multiplier", ""), ("95 % interval", ""), ("at a mean of", "")]
         note = (
-            f"Compute multiplier: FLOPs {suite.baseline} needs ÷ FLOPs the arm needs, at the best score both reach, "
-            "linear in log FLOPs between measured points. Never extrapolated: a bound where the curves share no score."
+            f"Compute multiplier: FLOPs {arm_name(suite.baseline)} needs ÷ FLOPs the arm needs, at the best score both "
+            "reach, linear in log FLOPs between measured points. Never extrapolated: a bound where the curves share no "
+            "score."
         )
         parts.append(table(note, head, rows))
     return "<h3>Comparisons</h3>\n" + "\n".join(parts) if parts else ""
@@ -192,7 +208,7 @@ def _data_table(suite: Suite) -> str:
 
     head = [("arm", ""), ("score", ""), ("counted FLOPs", ""), ("value", ""), ("low", "2.5 %"), ("high", "97.5 %")]
     rows = [
-        [cell.arm, name, f"{cell.flops_counted:.6g}", f"{f.value:.4f}", f"{f.low:.4f}", f"{f.high:.4f}"]
+        [arm_name(cell.arm), name, f"{cell.flops_counted:.6g}", f"{f.value:.4f}", f"{f.low:.4f}", f"{f.high:.4f}"]
         for cell, name, f in cells()
     ]
     return table("Scores as fractions.", head, rows, words=(0, 1))
@@ -210,7 +226,7 @@ def _losses(contents: Contents, svg: str | None) -> str:
         return ""
     parts = ["<h2>Held-out losses</h2>", f"<p>{escape(note)}</p>"]
     if svg is not None:
-        panels = sorted({f"{run.arm}" for run in runs})
+        panels = sorted({arm_name(run.arm) for run in runs})
         description = (
             f"Line charts of training and held-out losses against training compute, for {wording.names(panels)}, "
             "one panel an arm and quantity. The last held-out values are in the table."
@@ -224,16 +240,23 @@ def _losses(contents: Contents, svg: str | None) -> str:
     shown = [name for name in _HELDOUT if f"heldout/{name}" in metrics]
     head: list[Head] = [("run", ""), *(_HELDOUT[name] for name in shown)]
     rows = [
-        [run.name, *(_four(run.done["heldout"].get(f"heldout/{name}")) for name in shown)] for run in runs if run.done
+        [_marked(run), *(_four(run.done["heldout"].get(f"heldout/{name}")) for name in shown)]
+        for run in runs
+        if run.done
     ]
     note = (
-        "Held-out figures at the last step. MLM: masked tokens; RTD: replaced tokens; NSP: next sentence. Read the "
-        "RTD loss beside the label entropy, the loss of a detector that knows the replaced rate and no more; an AUC "
-        "of 0.5 is chance."
+        "Held-out figures at the last step. MLM: masked tokens, of the generator where there is one; RTD: replaced "
+        "tokens; NSP: next sentence. Read the RTD loss beside the label entropy, the loss of a detector that knows the "
+        "replaced rate and no more; an AUC of 0.5 is chance. Degenerate: less than 1 % of that entropy explained, and "
+        "an AUC below 0.55."
     )
     parts.append(table(note, head, rows))
     parts.append(details("Every held-out value", _heldout_table(runs, metrics)))
     return "\n".join(parts)
+
+
+def _marked(run: Run) -> str:
+    return f"{run.name}\ndegenerate" if run.degenerate else run.name
 
 
 def _four(value: float | None) -> str:
@@ -250,121 +273,3 @@ def _heldout_table(runs: Sequence[Run], metrics: Sequence[str]) -> str:
         if any(name in line["values"] for name in metrics)
     ]
     return table("As recorded during training.", head, rows)
-
-
-def _compute(contents: Contents, analysis: Analysis) -> str:
-    found = analysis.matching
-    verdict = (
-        "Counted FLOPs meet every budget within the larger of 1 % and one step. The largest deviation is "
-        f"{wording.percent(found.worst_deviation)} ({found.worst_run}; its tolerance is {100 * found.tolerance:.2f} %)."
-    )
-    if found.outside:
-        runs = [f"{name} ({wording.percent(deviation)})" for name, deviation in found.outside.items()]
-        verdict = (
-            "Counted FLOPs miss the budget by more than the larger of 1 % and one step in "
-            f"{wording.names(runs)}: at equal compute these runs are compared only as nearly as that."
-        )
-    if not found.same_rows:
-        verdict += " The runs did not read the same rows in the same order: their corpora or batch sizes differ."
-    else:
-        verdict += " All runs of a seed read the same rows of one corpus in the same order."
-    head: list[Head] = [
-        ("run", ""),
-        ("steps", ""),
-        ("seconds", ""),
-        ("tokens", "per second"),
-        ("model FLOPs", "per second"),
-    ]
-    head += [("parameters", ""), ("processes", ""), ("trained on", "")]
-    rows = [
-        [
-            run.name,
-            count(run.done["step"]),
-            f"{run.done['seconds']:,.1f}",
-            count(run.done["tokens_per_second"]),
-            flops_text(run.done["flops_counted"] / run.done["seconds"]),
-            count(run.done["parameters"]),
-            count(run.done["world_size"]),
-            run.done["hardware"],
-        ]
-        for run in contents.finished
-        if run.done
-    ]
-    note = "Training alone, start-up apart. No utilisation is given for a device whose peak is not known."
-    return f"<h2>Compute and throughput</h2>\n<p>{escape(verdict)}</p>\n{table(note, head, rows, words=(0, 7))}"
-
-
-def _what_ran(contents: Contents, analysis: Analysis, environment: Mapping[str, str]) -> str:
-    parts = ["<h2>What was run, and on what</h2>"]
-    if contents.manifest is not None:
-        corpus = contents.manifest
-        documents = corpus.documents
-        rejected = ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in sorted(documents.rejected.items()))
-        parts += [
-            "<h3>Corpus</h3>",
-            facts(
-                [
-                    ("documents read", f"{documents.documents_in:,}"),
-                    ("documents kept", f"{documents.out:,} ({documents.text_bytes / 1e6:.1f} MB of text)"),
-                    ("rejected", rejected or "none"),
-                    (
-                        "trained on",
-                        f"{documents.train:,} documents, {corpus.train.rows:,} rows, {corpus.train.tokens:,} tokens",
-                    ),
-                    (
-                        "held out",
-                        f"{documents.heldout:,} documents, {corpus.heldout.rows:,} rows, "
-                        f"{corpus.heldout.tokens:,} tokens",
-                    ),
-                    ("rows", f"{corpus.seq_len} tokens, layout {corpus.layout}"),
-                    ("vocabulary", f"{corpus.vocab_size:,} entries, tokenizer sha256 {corpus.tokenizer_sha256}"),
-                    ("manifest", f"sha256 {corpus.sha256}"),
-                ]
-            ),
-        ]
-    arms = [", ".join(f"{key} {value}" for key, value in arm.items()) for arm in contents.config.get("arms", [])]
-    sections = ("model", "training", "cluster")
-    flat = [(name, _flat(contents.config[name])) for name in sections if isinstance(contents.config.get(name), dict)]
-    protocols = [(f"fine-tuning, {suite.name}", _flat(suite.protocol)) for suite in analysis.suites]
-    parts += ["<h3>Configuration</h3>", facts([*flat, *(("arm", arm) for arm in arms), *protocols])]
-    parts += ["<h3>Software and machine of this report</h3>", facts(list(environment.items()))]
-    return "\n".join(parts)
-
-
-def _flat(section: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{key.replace('_', ' ')} {_flat(value) if isinstance(value, dict) else value}"
-        for key, value in section.items()
-    )
-
-
-def _limits(contents: Contents, analysis: Analysis) -> str:
-    seeds = {cell.seeds for suite in analysis.suites for cell in suite.cells}
-    largest = max(run.budget for run in contents.finished)
-    limits = []
-    if seeds and min(seeds) == 1:
-        where = "each arm and budget" if max(seeds) == 1 else "some arms at some budgets"
-        limits.append(
-            f"One pre-training seed for {where}. How much another seed would move a score is not known there, and the "
-            "intervals do not contain it."
-        )
-    limits.append(
-        f"The largest budget is {flops_text(largest)} model FLOPs. ELECTRA's published gains were measured from about "
-        "10¹⁸ FLOPs upwards; what holds here need not hold there."
-        if largest < 1e17
-        else f"The largest budget is {flops_text(largest)} model FLOPs; nothing is extrapolated beyond it."
-    )
-    limits.append(
-        "Learning rates and other settings are those of the configuration. None was searched for, so one arm may be "
-        "nearer its best than another."
-    )
-    if any(suite.name == "probes" for suite in analysis.suites):
-        limits.append("The probes come from the corpus's own held-out documents. They are not GLUE and measure less.")
-    if any(suite.name == "glue" for suite in analysis.suites):
-        limits.append(
-            "GLUE scores are of development sets and of the tasks named, which also served to compare the arms."
-        )
-    limits.append(
-        "Model FLOPs count matrix products only; time and energy per FLOP differ between objectives (see throughput)."
-    )
-    return "<h2>Limits</h2>\n<ul>" + "".join(f"<li>{escape(limit)}</li>" for limit in limits) + "</ul>"

@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline import gather, stages
 from pipeline.console import duration
+from pipeline.proof import auto_class
 from pipeline.stages import Place, Result, shown
 from pipeline.tracking import TRACKING_URI
 
@@ -24,7 +25,7 @@ ROAD: dict[str, stages.Stage] = {
     "evaluate": stages.evaluate,
     "report": stages.report,
     "track": stages.track,
-    "export": stages.export_if_any,
+    "export": stages.export,
 }
 
 
@@ -47,7 +48,7 @@ def road(place: Place) -> Result:
         ["arm", "budget, FLOPs", "steps", "counted FLOPs", "seed", f"{experiment.evaluation.suite} mean"],
         [[r["arm"], f"{r['budget']:.2e}", r["steps"], _sci(r["flops"]), r["seed"], _score(r["mean"])] for r in rows],
     )
-    console.say(next_commands(place.folder.path, exported=stages.has_electra(place)))
+    console.say(next_commands(place.folder.path, results["export"]["exported"][0]))
     if not place.worked:
         console.say("Everything was done already; nothing was run again.")
     return {"stages": results, "summary": rows}
@@ -79,8 +80,8 @@ def summary(out: Path, suite: str) -> list[dict[str, Any]]:
     return rows
 
 
-def next_commands(out: Path, *, exported: bool) -> str:
-    """Where to look: the report, MLflow, and the exported model, if there is one, in three lines of Python."""
+def next_commands(out: Path, exported: Result) -> str:
+    """Where to look: the report, MLflow, and the exported model, in three lines of Python."""
     mlflow = shlex.join([shown(Path(sys.executable).parent / "mlflow"), "ui", "--backend-store-uri"])
     look = f"""
 Look further:
@@ -89,12 +90,12 @@ Look further:
     if not os.environ.get(TRACKING_URI):
         address = shlex.quote(f"sqlite:///{out / 'mlflow.db'}")
         look += f"  {mlflow} {address}\n"
-    if exported:
-        folder = json.dumps(shown(out / "export" / "discriminator"), ensure_ascii=False)
-        look += f"""
-  from transformers import AutoModelForPreTraining, AutoTokenizer
+    folder = json.dumps(shown(out / "export" / exported["folder"]), ensure_ascii=False)
+    auto = auto_class(exported["architecture"])
+    look += f"""
+  from transformers import {auto}, AutoTokenizer
   tokenizer = AutoTokenizer.from_pretrained({folder})
-  model = AutoModelForPreTraining.from_pretrained({folder})
+  model = {auto}.from_pretrained({folder})
 """
     return look
 

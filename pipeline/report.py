@@ -16,6 +16,7 @@ from data_prep import storage
 from pipeline import gather, wording
 from pipeline.analysis import Analysis, analyse
 from pipeline.gather import Contents, Run
+from pipeline.origins import origins
 from pipeline.page import page
 
 _PACKAGES = ("torch", "deepspeed", "ray", "transformers", "tokenizers", "numpy", "mlflow")
@@ -54,6 +55,7 @@ def as_json(contents: Contents, analysis: Analysis, environment: dict[str, str])
         "matching": asdict(analysis.matching),
         "suites": [asdict(suite) for suite in analysis.suites],
         "runs": [_run(run) for run in contents.runs],
+        "first_stages": [_run(run) for run in contents.first_stages],
         "corpus": None
         if corpus is None
         else {"sha256": corpus.sha256, **_without_lists(corpus.model_dump(mode="json"))},
@@ -63,8 +65,10 @@ def as_json(contents: Contents, analysis: Analysis, environment: dict[str, str])
 
 
 def _run(run: Run) -> dict[str, Any]:
-    facts = ("name", "arm", "objective", "budget", "seed", "steps", "flops_per_step")
-    return {name: getattr(run, name) for name in facts} | {"last_step": run.last_step, "done": run.done}
+    facts = ("name", "arm", "objective", "budget", "seed", "steps", "flops_per_step", "inherited", "part_of")
+    began = [asdict(one) for one in origins(run.identity, run.placement)]
+    found = {name: getattr(run, name) for name in facts}
+    return found | {"last_step": run.last_step, "began_with": began, "done": run.done}
 
 
 def _without_lists(tree: dict[str, Any]) -> dict[str, Any]:

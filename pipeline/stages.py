@@ -14,20 +14,25 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cluster.config import ClusterConfig
 from cluster.session import session
 from data_prep import manifest as manifests
 from data_prep import storage
-from data_prep.errors import ConfigError, DataError, ElectraError
+from data_prep.errors import DataError, ElectraError
 from pipeline import config as yaml_config
 from pipeline import gather
 from pipeline.console import Console, duration, quiet_libraries
 from pipeline.experiment import Experiment
 from pipeline.folder import Folder, open_folder
 from pipeline.gather import CONFIG_NAME
+from training.metrics import newest_line
+from training.run_folder import is_done, last_events
 from training.settings import RunSpec
+
+if TYPE_CHECKING:
+    from cluster.launch import Ranks
 
 Result = dict[str, Any]
 
@@ -40,6 +45,7 @@ class Place:
     folder: Folder
     console: Console
     stack: ExitStack
+    ranks: "Ranks | None" = None  # the processes that train together, where a launcher other than Ray started them
     ray_running: bool = field(default=False)
     worked: bool = field(default=False)  # whether any stage found something to do
 
@@ -92,11 +98,11 @@ def check_tasks(experiment: Experiment) -> None:
 
 
 @contextmanager
-def open_place(experiment: Experiment, out: Path, console: Console) -> Iterator[Place]:
+def open_place(experiment: Experiment, out: Path, console: Console, ranks: "Ranks | None" = None) -> Iterator[Place]:
     """Hold the experiment's folder; end what was started when the block ends."""
     quiet_libraries(offline=all(source.kind != "datasets" for source in experiment.corpus.sources))
     with open_folder(out, experiment) as folder, ExitStack() as stack:
-        yield Place(experiment=experiment, folder=folder, console=console, stack=stack)
+        yield Place(experiment=experiment, folder=folder, console=console, stack=stack, ranks=ranks)
 
 
 def timed(name: str, stage: Stage, place: Place) -> Result:
@@ -150,40 +156,118 @@ def evaluate(place: Place) -> Result:
     return {"suite": config.suite, "results": len(results)}
 
 
-def train(place: Place) -> Result:
-    """Every run that is not done, from its newest checkpoint, mirrored into MLflow as it goes.
+def train(place: Place, profile: int = 0) -> Result:
+    """Every run that is not done, from its newest checkpoint, mirrored into MLflow as it goes. Of the first of them, so
+    many steps as `profile` says are traced.
 
     The bar counts model FLOPs: a step of one arm costs more than a step of another, so only they give an honest ETA.
     """
-    from cluster.trainer import train_runs
-
     folder = place.folder
-    specs = place.experiment.runs(manifests.load(folder.corpus), folder.corpus)
-    finished = [spec for spec in specs if _is_done(folder, spec)]
+    specs = place.experiment.runs(manifests.load(folder.corpus), folder.corpus, folder.runs)
+    finished = [spec for spec in specs if is_done(folder.runs / spec.name, spec)]
     result = {"runs": [spec.name for spec in specs], "trained": len(specs) - len(finished)}
     if len(finished) == len(specs):
         place.console.say(f"train: all {len(specs)} runs are done")
         return result
-    place.start_ray()
+    train_runs = _launched(place)
     done = {spec.name: spec.steps * spec.flops_per_step for spec in finished}
     total = sum(spec.steps * spec.flops_per_step for spec in specs)
     scale, unit = _unit(total)
-    mirror = _Mirror(place)
+    mirror, beginnings = _Mirror(place), _Beginnings(place, specs)
     with place.console.stage("train", total / scale, unit) as stage:
         stage.update(sum(done.values()) / scale)
 
         def on_progress(spec: RunSpec, line: dict[str, Any]) -> None:
+            beginnings.tell(spec, line)
             done[spec.name] = line["step"] * spec.flops_per_step
-            shown = {short: line["values"][name] for name, short in _FIGURES.items() if name in line["values"]}
-            stage.update(sum(done.values()) / scale, run=spec.name, step=f"{line['step']}/{spec.steps}", **shown)
+            step = f"{line['step']}/{spec.steps}"
+            stage.update(sum(done.values()) / scale, run=spec.name, step=step, **_figures(line["values"]))
             mirror.now_and_then()
 
-        train_runs(specs, folder.corpus, folder.runs, place.experiment.cluster, on_progress)
+        train_runs(specs, folder.corpus, folder.runs, place.experiment.cluster, on_progress, profile)
         stage.update(total / scale)
+    trained = [spec.name for spec in specs if spec not in finished]
+    _warn_degenerate(place, trained)
+    if profile:
+        _show_profile(place, folder.runs / trained[0])
     return result
 
 
-_FIGURES = {"train/loss": "loss", "heldout/loss": "heldout", "tokens_per_second": "tokens/s"}
+def _launched(place: Place) -> Callable[..., None]:
+    """What trains runs: the processes that this is one of, this process alone, or workers that Ray starts."""
+    place.worked = True
+    if place.ranks is not None:
+        return place.ranks.train_runs
+    if place.experiment.cluster.num_workers == 0:
+        from cluster.launch import alone
+
+        return alone().train_runs
+    from cluster.trainer import train_runs
+
+    place.start_ray()
+    return train_runs
+
+
+def _show_profile(place: Place, run: Path) -> None:
+    """What took most time of the steps that were traced, and where the trace lies."""
+    from training.profile import FOLDER, top
+
+    place.console.say(f"profile: {run.name}: {shown(run / FOLDER)}")
+    for line in top(run):
+        place.console.say(f"  {line}")
+
+
+def _warn_degenerate(place: Place, runs: Sequence[str]) -> None:
+    """Which runs ended with a network that learned nothing: their loss may look healthy."""
+    for run in runs:
+        if verdict := gather.read_done(place.folder.runs / run).get("degenerate"):
+            place.console.warn(f"{run}: at the end of training {verdict}")
+
+
+class _Beginnings:
+    """Says what a run's networks began with, and what none of that held, with the first line of the attempt that filled
+    them; of attempts that resumed there is nothing to say."""
+
+    def __init__(self, place: Place, specs: Sequence[RunSpec]) -> None:
+        self._place = place
+        lines = {spec.name: newest_line(place.folder.runs / spec.name) for spec in specs}
+        self._told = {name: line["attempt"] for name, line in lines.items() if line is not None}
+
+    def tell(self, spec: RunSpec, line: dict[str, Any]) -> None:
+        """Of the attempt that has written `line`, once."""
+        if self._told.get(spec.name) == line["attempt"]:
+            return
+        self._told[spec.name] = line["attempt"]
+        for event in last_events(self._place.folder.runs / spec.name):
+            if event["event"] == "weights":
+                self._place.console.say(f"train: {spec.name}: {_first_weights(event)}")
+
+
+def _first_weights(event: dict[str, Any]) -> str:
+    """`its generator began with …; random: …` of an event of `training.first_weights`."""
+    folders = [
+        shown(Path(given["folder"])) + ("" if given["vocabulary"] else " (its vocabulary is not known beyond its size)")
+        for given in event["from"]
+    ]
+    lacked = f"; random: {', '.join(event['lacked'])}" if event["lacked"] else ""
+    return f"its {event['network']} began with {' and '.join(folders) or 'no weights of its own'}{lacked}"
+
+
+# What is shown of a metric line, under which name and how; a line has those that there are.
+_FIGURES: dict[str, tuple[str, Callable[[float], float | str]]] = {
+    "train/loss": ("loss", float),
+    "heldout/loss": ("heldout", float),
+    "tokens_per_second": ("tokens/s", round),
+    "flops_per_second": ("GFLOPs/s", lambda value: value / 1e9),
+    "mfu": ("MFU", "{:.1%}".format),
+    "data_wait": ("data wait", "{:.2%}".format),
+    "communication_wait": ("communication wait", "{:.2%}".format),
+    "memory_peak": ("memory peak", lambda value: f"{value / 2**30:.2f} GiB"),
+}
+
+
+def _figures(values: dict[str, float]) -> dict[str, float | str]:
+    return {short: form(values[name]) for name, (short, form) in _FIGURES.items() if name in values}
 
 
 def _unit(flops: float) -> tuple[float, str]:
@@ -192,21 +276,6 @@ def _unit(flops: float) -> tuple[float, str]:
         if flops >= scale:
             return scale, unit
     return 1e6, "MFLOPs"
-
-
-def _is_done(folder: Folder, spec: RunSpec) -> bool:
-    """Whether the run is finished. ConfigError where what is finished under its name is another run: the corpus was
-    made anew, or a setting changed that this experiment's configuration did not hold."""
-    run = folder.runs / spec.name
-    if not (run / "done.json").exists():
-        return False
-    before, now = gather.read_spec(run)["identity"], spec.identity.model_dump(mode="json")
-    changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
-    if changed:
-        raise ConfigError(
-            f"{run}: was trained with another {', '.join(changed)}; choose another --out, or remove this folder"
-        )
-    return True
 
 
 class _Mirror:
@@ -259,22 +328,9 @@ def track(place: Place) -> Result:
     return {"uri": summary.uri, "reachable": summary.reachable, "runs": summary.runs}
 
 
-def has_electra(place: Place) -> bool:
-    """Whether the experiment trains anything that can be exported."""
-    return any(arm.objective == "electra" for arm in place.experiment.arms)
-
-
-def export_if_any(place: Place) -> Result:
-    """`export`, where there is an ELECTRA arm; a road without one ends well all the same."""
-    if has_electra(place):
-        return export(place)
-    place.console.say("export: nothing to export (no arm with objective 'electra')")
-    return {"exported": []}
-
-
 def export(place: Place, to: Path | None = None, run: str | None = None) -> Result:
-    """The last ELECTRA checkpoint, or the run's that is named, as Hugging Face folders below `to`, proved against the
-    training model."""
+    """The last checkpoint of the run named, or of the largest that detects replaced tokens, as Hugging Face folders
+    below `to`, proved against the training model."""
     from pipeline.export import export as export_checkpoint
 
     target = to.absolute() if to is not None else place.folder.export
@@ -283,10 +339,15 @@ def export(place: Place, to: Path | None = None, run: str | None = None) -> Resu
     place.worked |= any(one.new for one in exported)
     for one in exported:
         place.console.say(
-            f"export: {shown(target / one.folder)}: {one.architecture}, largest logit difference from the training "
-            f"model {one.largest_difference:.1e}" + ("" if one.new else " when it was made; its files are unchanged")
+            f"export: {shown(target / one.folder)}: {one.architecture}{_without(one.left_behind)}, largest logit "
+            f"difference from the training model {one.largest_difference:.1e}"
+            + ("" if one.new else " when it was made; its files are unchanged")
         )
     return {"exported": [asdict(one) for one in exported]}
+
+
+def _without(heads: Sequence[str]) -> str:
+    return f" without the head{'s' * (len(heads) > 1)} {', '.join(heads)}" if heads else ""
 
 
 # What a verb runs, and the verb that comes next.

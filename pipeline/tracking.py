@@ -1,9 +1,9 @@
 """Metric lines → MLflow: the driver's mirror of what the runs recorded.
 
 The lines in the run directories are the truth; this copies them, so it may fail, be repeated or never happen without
-losing anything. One MLflow run per training run, a child run per fine-tuning, one run for the experiment as a whole
-with configuration and report as artifacts. The store is the one MLFLOW_TRACKING_URI names, by default one SQLite file
-in the experiment's directory.
+losing anything. One MLflow run per training run (`electra.kind` tells a first stage from an arm's own), a child run per
+fine-tuning, one run for the experiment as a whole with configuration and report as artifacts. The store is the one
+MLFLOW_TRACKING_URI names, by default one SQLite file in the experiment's directory.
 
 * Replaying doubles nothing. A line goes with its own step and time, and a line that arrived (its `attempt` point is
   there) is not sent again. Of an unfinished run only what a verified checkpoint covers is sent: later steps may be
@@ -138,9 +138,9 @@ class _Plan:
     def __init__(self, contents: Contents, training: bool) -> None:
         self._contents = contents
         self._training = training
-        started = [(run, first_time(run.folder)) for run in contents.runs]
+        started = [(run, first_time(run.folder)) for run in [*contents.runs, *contents.first_stages]]
         self._first = {run.name: time for run, time in started if time is not None}
-        self.runs = [run for run in contents.runs if run.name in self._first]
+        self.runs = [run for run, time in started if time is not None]
         self._by_name = {run.name: run for run in self.runs}
         self.finetunings = [result for result in contents.results if result["run"] in self._by_name]
 
@@ -189,9 +189,9 @@ class _Plan:
 
     def _send_run(self, store: Store, run: Run) -> int:
         key = self._run_key(run)
+        whole = {"electra.kind": "training", "electra.arm": run.arm}
         tags = {
-            "electra.kind": "training",
-            "electra.arm": run.arm,
+            **(whole if run.part_of is None else {"electra.kind": "first stage", "electra.part_of": run.part_of}),
             "electra.objective": run.objective,
             "electra.budget": f"{run.budget:.6g}",
             "electra.manifest_sha256": str(run.identity.get("manifest_sha256", "")),
@@ -206,6 +206,8 @@ class _Plan:
         end = _ms(run.lines[-1]["time"])
         if run.done is not None and not store.sent(key, "done/flops_counted"):
             points += store.log(key, [_final(run.done, end)])
+        if run.degenerate:
+            store.tag(key, {"electra.degenerate": run.degenerate})
         store.set_status(key, self._status(run), end)
         return points
 
@@ -322,13 +324,14 @@ def _points(line: dict[str, Any]) -> list[Point]:
 
 def _final(done: dict[str, Any], when: int) -> list[Point]:
     """The totals of a finished run as metrics `done/…` at its last step."""
-    names = ("flops_counted", "flops_spent", "tokens", "seconds", "tokens_per_second")
+    flops = ("flops_counted", "flops_spent", "flops_executed", "flops_paper")
+    names = (*flops, "tokens", "seconds", "tokens_per_second")
     return [Point(f"done/{name}", float(done[name]), when, int(done["step"])) for name in names if name in done]
 
 
 def _facts(run: Run) -> dict[str, Any]:
     """What is known of a run besides identity and placement."""
-    found: dict[str, Any] = {"budget": run.budget, "flops_per_step": run.flops_per_step}
+    found: dict[str, Any] = {"budget": run.budget, "inherited": run.inherited, "flops_per_step": run.flops_per_step}
     names = ("parameters", "world_size", "hardware", "checkpoint")
     return found | {name: run.done[name] for name in names if run.done is not None and name in run.done}
 

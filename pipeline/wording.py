@@ -9,18 +9,44 @@ from collections.abc import Sequence
 from pipeline.analysis import ArmMultiplier, Difference, Figure, Suite, TaskFacts
 from pipeline.statistics import Multiplier
 
+# What objectives are called where their own names read badly, and the paper's section or appendix they come from.
+OBJECTIVES = {
+    "electra": "ELECTRA (Clark et al. 2020)",
+    "electra_15": "ELECTRA 15 % (Clark et al. 2020, section 3.5)",
+    "electra_adversarial": "adversarial ELECTRA (Clark et al. 2020, appendix F)",
+    "electra_two_stage": "two-stage ELECTRA (Clark et al. 2020, section 3.2)",
+    "replace_mlm": "Replace MLM (Clark et al. 2020, section 3.5)",
+    "all_tokens_mlm": "All-Tokens MLM (Clark et al. 2020, section 3.5)",
+    "mlm": "masked language modelling (Clark et al. 2020, the baseline)",
+    "bert": "BERT (Devlin et al. 2019)",
+    "roberta": "RoBERTa (Liu et al. 2019)",
+}
+_ARMS = {
+    "electra_15": "ELECTRA 15 %",
+    "electra_adversarial": "ELECTRA adversarial",
+    "electra_two_stage": "ELECTRA two-stage",
+    "replace_mlm": "Replace MLM",
+    "all_tokens_mlm": "All-Tokens MLM",
+}
 LOSSES = {
     "mlm_loss": "masked-token loss",
+    "replaced_loss": "loss on replaced tokens",
+    "all_tokens_loss": "all-tokens loss",
     "rtd_loss": "replaced-token loss",
     "nsp_loss": "next-sentence loss",
+    "reward": "generator's reward",
     "rtd_auc": "replaced-token AUC",
 }
 LOSS_UNITS = {
     "mlm_loss": "nats per masked token",
-    "rtd_loss": "nats per token",
+    "replaced_loss": "nats per masked token",
+    "all_tokens_loss": "nats per token",
+    "rtd_loss": "nats per judged token",
     "nsp_loss": "nats per pair",
+    "reward": "nats per masked token",
     "rtd_auc": "area under ROC curve",
 }
+FEW = 3  # comparisons that the summary tells of one by one; of more, those that are resolved
 _POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -58,6 +84,11 @@ def percent(share: float) -> str:
 def count(value: float) -> str:
     """`12,345`, rounded to an integer."""
     return f"{value:,.0f}"
+
+
+def arm_name(label: str) -> str:
+    """An arm in tables and plots: the name it was given, or that of its objective in words."""
+    return _ARMS.get(label, label)
 
 
 def names(items: Sequence[str]) -> str:
@@ -102,7 +133,7 @@ def curve_text(suite: Suite) -> str:
     """The main figure in words."""
     arms = list(dict.fromkeys(cell.arm for cell in suite.cells))
     lines = [
-        f"{arm}: "
+        f"{arm_name(arm)}: "
         + ", ".join(
             f"{points(cell.mean.value)} ({interval(cell.mean)}) at {flops_text(cell.budget)}"
             for cell in suite.cells
@@ -132,15 +163,19 @@ def summary(suite: Suite) -> list[str]:
     """Sentences on what the suite's scores show and what they do not."""
     budgets = [cell.budget for cell in suite.cells]
     budget = max(set(budgets), key=lambda one: (budgets.count(one), one))  # the largest at which most arms are there
-    which = "the largest budget" if budget == max(budgets) else "the largest budget that most arms were evaluated at"
+    which = " the largest budget," if len(set(budgets)) > 1 else ""
+    if budget < max(budgets):
+        which = " the largest budget that most arms were evaluated at,"
     cells = sorted((cell for cell in suite.cells if cell.budget == budget), key=lambda cell: -cell.mean.value)
-    scores = [f"{points(cell.mean.value)} for {cell.arm} (95 % interval {interval(cell.mean)})" for cell in cells]
+    scores = [
+        f"{points(cell.mean.value)} for {arm_name(cell.arm)} (95 % interval {interval(cell.mean)})" for cell in cells
+    ]
     tasks = names([task.name for task in suite.in_mean])
     sentences = [
-        f"At {flops_text(budget)} model FLOPs, {which}, the mean score × 100 over "
+        f"At {flops_text(budget)} model FLOPs,{which} the mean score × 100 over "
         f"{tasks} was {names(scores)}; a constant answer scores {points(suite.floor)}."
     ]
-    if weak := [cell.arm for cell in cells if cell.mean.low <= suite.floor]:
+    if weak := [arm_name(cell.arm) for cell in cells if cell.mean.low <= suite.floor]:
         sentences.append(f"{names(weak)}: not distinguishable from a constant answer.")
     if degenerate := sum(cell.degenerate for cell in suite.cells):
         total = sum(cell.finetunings for cell in suite.cells)
@@ -148,9 +183,29 @@ def summary(suite: Suite) -> list[str]:
             f"{degenerate} of {total} fine-tunings gave one answer to every example; they are counted as they are."
         )
     own = [difference for difference in suite.differences if difference.budget == budget]
-    sentences += [_difference(difference) for difference in own]
-    sentences += [multiplier_sentence(one) for one in suite.multipliers]
+    told = [one for one in own if one.resolved] if len(own) > FEW else own
+    sentences += [_difference(difference) for difference in told]
+    if rest := [arm_name(one.arm) for one in own if one not in told]:
+        sentences.append(
+            f"The difference{'s' * (len(rest) > 1)} of {names(rest)} from {arm_name(own[0].baseline)} there "
+            f"{'are' if len(rest) > 1 else 'is'} within the noise the intervals cover."
+        )
+    return sentences + _multipliers(suite.multipliers)
+
+
+def _multipliers(found: Sequence[ArmMultiplier]) -> list[str]:
+    """A sentence each; where there are many, one for all that are not resolved."""
+    told = [one for one in found if _bounded(one.multiplier)] if len(found) > FEW else found
+    rest = [arm_name(one.arm) for one in found if one not in told]
+    baseline = arm_name(found[0].baseline) if found else ""
+    sentences = [multiplier_sentence(one) for one in told]
+    if rest:
+        sentences.append(f"No compute multiplier against {baseline} is resolved for {names(rest)}.")
     return sentences
+
+
+def _bounded(one: Multiplier) -> bool:
+    return one.value is not None and not (one.low is None and one.high is None)
 
 
 def drawn(suites: Sequence[Suite]) -> str:
@@ -176,7 +231,9 @@ def caution(suites: Sequence[Suite]) -> str:
     covers = f"The intervals come from drawing anew {drawn(suites)}"
     if min(cell.seeds for cell in cells) > 1:
         return f"{covers}: they cover pre-training as far as the few seeds of an arm can tell."
-    once = list(dict.fromkeys(f"{cell.arm} at {flops_text(cell.budget)}" for cell in cells if cell.seeds == 1))
+    once = list(
+        dict.fromkeys(f"{arm_name(cell.arm)} at {flops_text(cell.budget)}" for cell in cells if cell.seeds == 1)
+    )
     everywhere = all(cell.seeds == 1 for cell in cells)
     who = "Every arm was" if everywhere else f"{names(once)} {'was' if len(once) == 1 else 'were'}"
     return (
@@ -189,7 +246,8 @@ def _difference(one: Difference) -> str:
     figure = one.difference
     relation = "more" if figure.value >= 0 else "fewer"
     return (
-        f"{one.arm} scored {change(abs(figure.value)).lstrip('+')} points {relation} than {one.baseline} there (95 % "
+        f"{arm_name(one.arm)} scored {change(abs(figure.value)).lstrip('+')} points {relation} than "
+        f"{arm_name(one.baseline)} there (95 % "
         f"interval of the paired difference {change(figure.low)} to {change(figure.high)}), {reading(one)}."
     )
 
@@ -217,15 +275,15 @@ def multiplier_interval(one: Multiplier) -> str:
 
 def multiplier_sentence(one: ArmMultiplier) -> str:
     """The compute multiplier in a sentence, as far as the curves define it."""
-    found = one.multiplier
+    found, arm, baseline = one.multiplier, arm_name(one.arm), arm_name(one.baseline)
     if found.value is None:
-        return f"The curves of {one.arm} and {one.baseline} share no score, so no compute multiplier is defined."
+        return f"The curves of {arm} and {baseline} share no score, so no compute multiplier is defined."
     verb = {"equal": "", "at least": "at least ", "at most": "at most "}[found.kind]
     if found.low is None and found.high is None:
-        return f"The compute multiplier of {one.arm} against {one.baseline} is not resolved here."
+        return f"The compute multiplier of {arm} against {baseline} is not resolved here."
     sentence = (
-        f"For a mean of {points(found.score)}, {one.baseline} needs {verb}{found.value:.2f} times the FLOPs that "
-        f"{one.arm} needs (95 % interval {multiplier_interval(found)})"
+        f"For a mean of {points(found.score)}, {baseline} needs {verb}{found.value:.2f} times the FLOPs that "
+        f"{arm} needs (95 % interval {multiplier_interval(found)})"
     )
     spans_one = (found.low is None or found.low <= 1) and (found.high is None or found.high >= 1)
     return f"{sentence}{', which does not exclude equal need' if spans_one else ''}."

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -125,7 +126,7 @@ def write_documents(path: Path, documents: int = 240) -> None:
 
 def lay_out(folder: Path) -> Road:
     """A tiny experiment that takes every stage of the real road: two arms, two budgets, two workers."""
-    (folder / "configs").mkdir(parents=True)
+    shutil.copytree(ROOT / "configs", folder / "configs", ignore=shutil.ignore_patterns("quickstart.yaml"))
     write_documents(folder / "documents.jsonl")
     tiny = {
         "name": "quickstart",
@@ -147,7 +148,7 @@ def lay_out(folder: Path) -> Road:
         },
         "training": {"global_batch": 16, "micro_batch": 8, "log_every": 2, "eval_rows": 32, "checkpoint_every": 5},
         "arms": [
-            {"objective": "electra", "learning_rate": 1e-3, "generator_width": 0.5},
+            {"objective": "electra", "learning_rate": 1e-3, "generator": {"width": 0.5}},
             {"objective": "bert", "learning_rate": 1e-3},
         ],
         "budgets": [3e8, 9e8],

@@ -10,15 +10,25 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from pydantic import TypeAdapter
 
 from data_prep.corpus import CorpusConfig
 from tests.conftest import ROOT, Road
+from training.arms import ArmConfig
+from training.settings import TrainingConfig
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(bash|python|yaml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+SECTIONS: dict[str, TypeAdapter[Any]] = {
+    "corpus": TypeAdapter(CorpusConfig),
+    "training": TypeAdapter(TrainingConfig),
+    "arms": TypeAdapter(list[ArmConfig]),
+}
 
 # A command that begins so is not run: it needs a network, a screen, or serves until it is stopped.
 SKIPPED = ("git clone ", "cd ", "open ", "mlflow ui ", ".venv/bin/mlflow ui ")
@@ -93,9 +103,8 @@ def test_python_runs(code: str, road: Road) -> None:
 
 @pytest.mark.parametrize("text", blocks("yaml"))
 def test_yaml_is_what_the_settings_say(text: str) -> None:
-    (section,) = yaml.safe_load(text).items()
-    assert section[0] == "corpus"
-    CorpusConfig.model_validate(section[1])
+    ((name, value),) = yaml.safe_load(text).items()
+    SECTIONS[name].validate_python(value)
 
 
 @pytest.fixture(scope="session")

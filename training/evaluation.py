@@ -10,15 +10,15 @@ waits for another that has no batch left. Sums, not means, are reduced over rank
 import torch
 import torch.distributed as dist
 
+from training.engine import Engine
 from training.loader import Loader, accumulation_steps, rank_slice
 from training.meter import add_statistics, reduce_statistics
-from training.objectives import Objective, to_device
+from training.objectives import to_device
 from training.settings import Placement
 
 
-@torch.no_grad()
 def evaluate_heldout(
-    objective: Objective, loader: Loader, n_rows: int, placement: Placement, device: torch.device
+    engine: Engine, loader: Loader, n_rows: int, placement: Placement, device: torch.device
 ) -> dict[str, float]:
     """The objective's figures over `eval_rows` held-out rows, named `heldout/…`. Every rank must call."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -27,8 +27,8 @@ def evaluate_heldout(
     micro_batches = accumulation_steps(total, placement.micro_batch, world_size)
     batches = loader.sample(start, stop, micro_batches)
     sums: dict[str, torch.Tensor] = {}
-    objective.eval()
+    objective = engine.objective.eval()
     for batch in batches.micro_batches:
-        add_statistics(sums, objective(to_device(batch, device)).statistics)
+        add_statistics(sums, engine.evaluate(to_device(batch, device)).statistics)
     objective.train()
     return {f"heldout/{name}": value for name, value in objective.metrics(reduce_statistics(sums)).items()}

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from data_prep.errors import ConfigError
 from data_prep.tokenizer import Tokenizer
 from training.encoder import Embeddings, Encoder, init_weights
-from training.optimizer import parameter_groups
+from training.optimizer import layerwise_groups, set_learning_rate
 from training.protocol import Protocol
-from training.settings import EncoderConfig
+from training.sizes import EncoderConfig
 from training.tasks import Example, Task, TaskData, score
 from training.text_batches import Encoded, bucketed, encode, keyed_order
 
@@ -117,7 +117,14 @@ def _limited(examples: list[Example], protocol: Protocol, task: str) -> list[Exa
 
 def _train(model: Classifier, data: Encoded, protocol: Protocol, seed: int, device: torch.device) -> bool:
     """All epochs; False as soon as a loss is not finite, with the weights as they were before it."""
-    groups = parameter_groups(model, protocol.weight_decay)
+    groups = layerwise_groups(
+        model.embeddings,
+        model.encoder,
+        model.out,
+        protocol.weight_decay,
+        decay=protocol.layer_decay,
+        reference_offset=protocol.layer_decay_offset,
+    )
     # bias-corrected: without it small fine-tunings fail at random (Mosbach et al. 2021, Zhang et al. 2021)
     optimizer = torch.optim.AdamW(groups, lr=0.0, fused=True)
     steps = protocol.epochs * -(-len(data.labels) // protocol.batch_size)
@@ -132,8 +139,7 @@ def _train(model: Classifier, data: Encoded, protocol: Protocol, seed: int, devi
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), protocol.grad_clip)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, steps, protocol)
+            set_learning_rate(optimizer, learning_rate(step, steps, protocol))
             optimizer.step()
             step += 1
     return True

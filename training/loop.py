@@ -1,7 +1,7 @@
 """The step and the loop: one run on one rank, from its newest checkpoint to its last step.
 
 Guarantees: every loss is divided by the global count of the whole step, known before the first micro-batch; this code
-reads the device every `log_every` steps only (DeepSpeed reads the gradient norm once a step, to skip what is not
+reads the device every `log_every` steps only (the engine reads the gradient norm once a step, to skip what is not
 finite); the stream position moves after the optimizer's step and lives in the checkpoint; on the CPU the same world
 size repeats bit for bit, because dropout is seeded by (seed, step, rank, micro-batch). `done.json` is written last: a
 run with it is finished.
@@ -9,8 +9,6 @@ run with it is finished.
 The process group exists before and outlives this module. Knows nothing of Ray, MLflow or the command line.
 """
 
-import json
-import platform
 import shutil
 import time
 from dataclasses import replace
@@ -20,7 +18,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from data_prep import storage
 from data_prep.errors import CheckpointError, ConfigError, DivergedError
 from data_prep.keyed import key
 from data_prep.manifest import Manifest
@@ -28,56 +25,76 @@ from data_prep.manifest import load as load_manifest
 from data_prep.order import Order, order_of
 from data_prep.reader import RowReader
 from data_prep.storage import Location
-from training import checkpoint
+from training import checkpoint, first_weights, record, run_folder
 from training.checkpoint import Progress
-from training.engine import Engine, parameter_count
+from training.communication import collective_clock
+from training.devices import device_name, peak_flops, reset_memory_peak
+from training.engine import build_engine
 from training.evaluation import evaluate_heldout
-from training.flops import Counts, executed_counts, train_flops
+from training.flops import train_flops
 from training.loader import Loader, StepBatches
-from training.meter import Meter
+from training.meter import Meter, Window
 from training.metrics import MetricWriter, flops_spent
 from training.objectives import Objective, build, to_device
 from training.optimizer import learning_rate
-from training.paper_flops import train_arm
+from training.profile import WARMUP, profiled
 from training.ranks import on_rank_zero
 from training.settings import RunSpec
 
-DONE = "done.json"
-RECORD = "run.json"
 
-
-def train(spec: RunSpec, corpus: Location, run_dir: Path, device: torch.device) -> None:
-    """Train a run to its end on this rank; returns at once when it is done. Every rank must call.
+def train(spec: RunSpec, corpus: Location, run_dir: Path, device: torch.device, *, profile: int = 0) -> None:
+    """Train a run to its end on this rank; returns at once when it is done. Every rank must call. So many steps as
+    `profile` says are traced on rank 0.
 
     Errors that all ranks can see (a loss that is not finite, a refused identity, rank 0's file work) are raised on all.
     """
-    if on_rank_zero(lambda: _is_done(spec, run_dir)):
+    if on_rank_zero(lambda: run_folder.is_done(run_dir, spec)):
         return
     manifest = load_manifest(corpus)
-    _check_corpus(spec, manifest)
-    run = _Run(spec, manifest, corpus, run_dir, device)
+    if spec.identity.manifest_sha256 != manifest.sha256:
+        raise ConfigError(f"{spec.name}: the corpus is not the one this run was planned for; plan the run again")
+    found, spent = on_rank_zero(lambda: _choose(spec, run_dir, device))
+    run = _Run(spec, manifest, corpus, run_dir, device, fresh=found is None)
     try:
-        run.resume()
-        run.train()
+        run.resume(found, spent)
+        run.train(profile)
     finally:
         run.engine.close()
     dist.barrier()
 
 
-def _is_done(spec: RunSpec, run_dir: Path) -> bool:
-    """Whether the run is finished; refuses a finished run of another identity."""
-    if not (run_dir / DONE).exists():
-        return False
-    record = storage.read_json(run_dir / RECORD)
-    _refuse_changes(run_dir, record["identity"], spec)
-    return True
+def _choose(spec: RunSpec, run_dir: Path, device: torch.device) -> tuple[Path | None, float]:
+    """Rank 0: the newest verified checkpoint, if any, and the FLOPs that earlier attempts spent; an identity that
+    changed is refused by key. Leaves `run.json`, and an event saying what was passed over and why, and on what it runs:
+    without `peak_flops`, which is that of a device, there is no MFU."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    found, passed_over = checkpoint.newest(run_dir)
+    if found is None and passed_over:
+        raise CheckpointError(f"{run_dir}: no valid checkpoint is left ({passed_over[0]})")
+    if found is not None:
+        run_folder.refuse_changes(run_dir, found.spec.identity.model_dump(mode="json"), spec)
+    run_folder.write_run_record(run_dir, spec)
+    for stale in (run_dir / "checkpoints").glob("*.tmp"):
+        shutil.rmtree(stale)
+    step = 0 if found is None else found.progress.step
+    name = device_name(device)
+    hardware = {"world_size": dist.get_world_size(), "device": name, "peak_flops": peak_flops(name)}
+    run_folder.append_events(run_dir, [{"event": "started", "step": step, **hardware, "passed_over": passed_over}])
+    return (None if found is None else found.folder), flops_spent(run_dir)
 
 
 class _Run:
     """One attempt at a run: engine, loaders, progress."""
 
     def __init__(
-        self, spec: RunSpec, manifest: Manifest, corpus: Location, run_dir: Path, device: torch.device
+        self,
+        spec: RunSpec,
+        manifest: Manifest,
+        corpus: Location,
+        run_dir: Path,
+        device: torch.device,
+        *,
+        fresh: bool,
     ) -> None:
         identity, placement = spec.identity, spec.placement
         self.spec, self.run_dir, self.device = spec, run_dir, device
@@ -85,7 +102,17 @@ class _Run:
         self.packed = manifest.layout == "packed"
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         torch.manual_seed(_torch_seed("init", identity.seed))
-        objective = build(identity.arm, identity.model, self.special, seq_len=identity.seq_len, packed=self.packed)
+        objective = build(
+            identity.arm,
+            identity.model,
+            self.special,
+            seq_len=identity.seq_len,
+            packed=self.packed,
+            compute=placement.compute,
+        )
+        if fresh:
+            events = first_weights.begin(objective, spec, run_dir)
+            on_rank_zero(lambda: run_folder.append_events(run_dir, events))
         reader = RowReader(corpus, "train", manifest)
         order = order_of(manifest, "train", identity.seed, identity.order)
         self.loader = self._loader(reader, objective, order, identity.global_batch)
@@ -93,15 +120,11 @@ class _Run:
         # keys of its own: row 7 held out is masked and sampled independently of row 7 trained on
         heldout_order = order_of(manifest, "heldout", _torch_seed("heldout", identity.seed), identity.order)
         self.heldout_loader = self._loader(self.heldout, objective, heldout_order, placement.micro_batch)
-        self.engine = Engine(
-            objective,
-            identity.optimizer,
-            micro_batch=placement.micro_batch,
-            accumulation=self.loader.accumulation,
-            zero_stage=placement.zero_stage,
-            device=device,
+        self.engine = build_engine(
+            objective, identity.optimizer, placement, accumulation=self.loader.accumulation, device=device
         )
         self.progress = Progress()
+        self.skipped_before = 0
         self.heldout_metrics: dict[str, float] = {}
 
     def _loader(self, reader: RowReader, objective: Objective, order: Order, global_batch: int) -> Loader:
@@ -116,58 +139,61 @@ class _Run:
             world_size=self.world_size,
         )
 
-    def resume(self) -> None:
-        """Continue from the newest verified checkpoint, if any; an identity that changed is refused by key. Rank 0
-        chooses, and leaves a line in `events.jsonl` saying what it passed over and why."""
-        folder, spent = on_rank_zero(self._choose)
-        self.progress = Progress(flops_spent=spent)
+    def resume(self, folder: Path | None, spent: float) -> None:
+        """Continue from a verified checkpoint; without one, from where the run that this one continues has ended."""
         if folder is None:
-            return
-        found = checkpoint.verify(folder)
-        checkpoint.restore(self.engine, found)
-        self.progress = replace(found.progress, flops_spent=max(found.progress.flops_spent, spent))
-
-    def _choose(self) -> tuple[Path | None, float]:
-        self.run_dir.mkdir(parents=True, exist_ok=True)
-        found, passed_over = checkpoint.newest(self.run_dir)
-        if found is None and passed_over:
-            raise CheckpointError(f"{self.run_dir}: no valid checkpoint is left ({passed_over[0]})")
-        if found is not None:
-            _refuse_changes(self.run_dir, found.spec.identity.model_dump(mode="json"), self.spec)
-        storage.write_json(self.run_dir / RECORD, _run_record(self.spec))
-        for stale in (self.run_dir / "checkpoints").glob("*.tmp"):
-            shutil.rmtree(stale)
-        event = {"time": time.time(), "event": "started", "world_size": self.world_size, "passed_over": passed_over}
-        event["step"] = 0 if found is None else found.progress.step
-        with open(self.run_dir / "events.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(event) + "\n")
-        return (None if found is None else found.folder), flops_spent(self.run_dir)
-
-    def train(self) -> None:
-        """Steps to the end, then the final checkpoint and `done.json`."""
-        meter = Meter(self.engine.objective, self.device)
-        remaining = self.spec.steps - self.progress.step
-        if self.rank == 0 and remaining:
-            with MetricWriter(self.run_dir, self.progress.step) as writer:
-                self._steps(meter, remaining, writer)
+            begun = first_weights.inherited(self.spec, self.run_dir)
+            begun = replace(begun, position=self.spec.identity.start_position)
         else:
-            self._steps(meter, remaining, None)
+            found = checkpoint.verify(folder)
+            checkpoint.restore(self.engine, found)
+            begun = found.progress
+        self.progress = replace(begun, flops_spent=max(begun.flops_spent, spent))
+        self.skipped_before = begun.skipped
+
+    def train(self, profile: int) -> None:
+        """Steps to the end, then the final checkpoint and `done.json`."""
+        remaining = self.spec.steps - self.progress.step
+        if profile and profile + WARMUP > remaining:
+            raise ConfigError(
+                f"{self.spec.name}: {profile} steps are traced after {WARMUP} others, and it has {remaining} left; ask "
+                "for fewer with --profile"
+            )
+        reset_memory_peak(self.device)
+        with collective_clock(self.spec.placement, self.device) as clock:
+            meter = Meter(self.engine.objective, self.device, clock)
+            if self.rank == 0 and remaining:
+                with MetricWriter(self.run_dir, self.progress.step) as writer:
+                    self._steps(meter, remaining, writer, profile)
+            else:
+                self._steps(meter, remaining, None, 0)
         if not self.heldout_metrics:  # killed between the last checkpoint and the record
             self._evaluate()
-        on_rank_zero(lambda: storage.write_json(self.run_dir / DONE, self._done_record()))
+        on_rank_zero(self._finish)
 
-    def _steps(self, meter: Meter, remaining: int, writer: MetricWriter | None) -> None:
-        start = time.monotonic() - self.progress.seconds
-        for batches in self.loader.steps(self.progress.position, remaining):
-            rate = self._step(batches, meter)
-            self._advance(time.monotonic() - start)
-            placement = self.spec.placement
-            if not self._due(placement.log_every, placement.eval_every, placement.checkpoint_every):
-                continue
-            self._log(meter, rate, writer)  # before saving, so that the checkpoint's ledger is up to date
-            if self._due(placement.checkpoint_every):
-                self._save()
-            meter.restart_clock()
+    def _finish(self) -> None:
+        record.write_done_record(
+            self.run_dir,
+            self.spec,
+            self.progress,
+            heldout=self.heldout_metrics,
+            parameters=self.engine.parameter_count,
+            device=self.device,
+        )
+
+    def _steps(self, meter: Meter, remaining: int, writer: MetricWriter | None, profile: int) -> None:
+        start, placement = time.monotonic() - self.progress.seconds, self.spec.placement
+        with profiled(self.run_dir, profile, self.device) as step_ended:
+            for batches in meter.waiting(self.loader.steps(self.progress.position, remaining)):
+                rate = self._step(batches, meter)
+                step_ended()
+                self._advance(time.monotonic() - start)
+                if not self._due(placement.log_every, placement.eval_every, placement.checkpoint_every):
+                    continue
+                self._log(meter, rate, writer)  # before saving, so that the checkpoint's ledger is up to date
+                if self._due(placement.checkpoint_every):
+                    self._save()
+                meter.restart_clock()
 
     def _step(self, batches: StepBatches, meter: Meter) -> float:
         """One optimizer step; returns its learning rate."""
@@ -179,7 +205,7 @@ class _Run:
             loss = sum(t.weight * outputs.sums[t.name] / totals[t.count].clamp(min=1) for t in terms)
             assert isinstance(loss, torch.Tensor)
             self.engine.backward(loss)
-            rate = learning_rate(step, identity.arm.learning_rate, identity.steps, identity.warmup_steps)
+            rate = learning_rate(step, identity.arm.learning_rate, identity.steps, identity.schedule)
             self.engine.step(rate)
             meter.add(outputs)
         return rate
@@ -189,6 +215,7 @@ class _Run:
             self.progress,
             step=self.progress.step + 1,
             position=self.progress.position + self.spec.identity.global_batch,
+            skipped=self.skipped_before + self.engine.skipped_steps(),
             seconds=seconds,
         )
 
@@ -200,7 +227,8 @@ class _Run:
     def _log(self, meter: Meter, rate: float, writer: MetricWriter | None) -> None:
         """Read the window's figures (all ranks take part), check them, evaluate where due, write a line."""
         window = meter.read()
-        self._count(window.flop_counts)
+        dispatched = window.steps * self.spec.placement.micro_batch * self.loader.accumulation * self.world_size
+        self.progress = record.count(self.progress, self.spec, window, dispatched)
         figures = {f"train/{name}": value for name, value in self.engine.objective.metrics(window.sums).items()}
         if not np.isfinite(figures["train/loss"]):
             raise DivergedError(
@@ -210,109 +238,45 @@ class _Run:
         if self._due(self.spec.placement.eval_every):
             figures |= self._evaluate()
         if writer is not None:
-            writer.write(
-                self.progress.step, {**_finite(figures), **self._clock(window.seconds, window.flop_counts, rate)}
-            )
+            writer.write(self.progress.step, {**record.finite(figures), **self._clock(window, rate)})
 
     def _evaluate(self) -> dict[str, float]:
         self.heldout_metrics = evaluate_heldout(
-            self.engine.objective, self.heldout_loader, self.heldout.n_rows, self.spec.placement, self.device
+            self.engine, self.heldout_loader, self.heldout.n_rows, self.spec.placement, self.device
         )
         if not np.isfinite(self.heldout_metrics["heldout/loss"]):
             raise DivergedError(
                 f"{self.spec.name}: the held-out loss is not finite at step {self.progress.step}; lower learning_rate"
             )
+        self._judge()
         return self.heldout_metrics
 
-    def _count(self, window: Counts) -> None:
-        flops = train_flops(self.spec.identity.arm, self.spec.identity.model, window)
-        self.progress = replace(
-            self.progress,
-            flops_counted=self.progress.flops_counted + flops,
-            flops_spent=self.progress.flops_spent + flops,
-            tokens=self.progress.tokens + int(window.tokens),
-        )
+    def _judge(self) -> None:
+        """Say so where the held-out figures show that nothing was learned, and where they no longer do."""
+        plain = {name.removeprefix("heldout/"): value for name, value in self.heldout_metrics.items()}
+        before, reason = self.progress.degenerate, self.engine.objective.verdict(plain)
+        self.progress = replace(self.progress, degenerate=reason)
+        if (before is None) != (reason is None):  # the sentence holds figures, which change every time
+            kind = "recovered" if reason is None else "degenerate"
+            event = {"event": kind, "step": self.progress.step, "reason": reason}
+            on_rank_zero(lambda: run_folder.append_events(self.run_dir, [event]))
 
-    def _clock(self, seconds: float, window: Counts, rate: float) -> dict[str, float]:
-        flops = train_flops(self.spec.identity.arm, self.spec.identity.model, window)
+    def _clock(self, window: Window, rate: float) -> dict[str, float]:
+        flops = train_flops(self.spec.identity.arm, self.spec.identity.model, window.flop_counts)
+        peak = peak_flops(device_name(self.device))
         return {
             "learning_rate": rate,
             "flops": self.progress.flops_counted,
             "flops_spent": self.progress.flops_spent,
             "tokens": self.progress.tokens,
             "seconds": self.progress.seconds,
-            "tokens_per_second": window.tokens / seconds,
-            "flops_per_second": flops / seconds,
-            "skipped_steps": self.engine.skipped_steps(),
+            "skipped_steps": self.progress.skipped,
+            **window.speed(flops, peak and peak * self.world_size),
         }
-
-    def _executed(self) -> float:
-        """What the counted steps dispatched: whole rows, every mask slot, filler rows."""
-        identity = self.spec.identity
-        rows = self.spec.placement.micro_batch * self.loader.accumulation * self.world_size * self.progress.step
-        counts = executed_counts(rows, identity.seq_len, identity.arm.max_predictions(identity.seq_len))
-        return train_flops(identity.arm, identity.model, counts)
-
-    def _paper(self) -> float:
-        """The counted steps in the ELECTRA paper's convention, for standing beside its tables."""
-        identity = self.spec.identity
-        rows = self.progress.step * identity.global_batch
-        return train_arm(identity.arm, identity.model, identity.seq_len, rows)
 
     def _save(self) -> None:
         checkpoint.save(self.run_dir, self.engine, self.spec, self.special, self.packed, self.progress)
 
-    def _done_record(self) -> dict[str, object]:
-        progress = self.progress
-        return {
-            "step": progress.step,
-            "budget": self.spec.budget,
-            "flops_per_step": self.spec.flops_per_step,
-            "flops_counted": progress.flops_counted,
-            "flops_spent": progress.flops_spent,
-            "flops_executed": self._executed(),
-            "flops_paper": self._paper(),
-            "tokens": progress.tokens,
-            "seconds": progress.seconds,  # evaluation and saving included
-            "tokens_per_second": progress.tokens / progress.seconds,
-            "checkpoint": f"step-{progress.step:08d}",
-            "heldout": _finite(self.heldout_metrics),
-            "parameters": parameter_count(self.engine.objective),
-            "world_size": self.world_size,
-            "hardware": _hardware(self.device),
-        }
-
 
 def _torch_seed(*parts: int | str) -> int:
     return int(key(*parts)) & (2**63 - 1)
-
-
-def _run_record(spec: RunSpec) -> dict[str, object]:
-    arm = spec.identity.arm
-    flat = {"arm": arm.label, "objective": arm.objective, "steps": spec.steps, "seed": spec.identity.seed}
-    return {**spec.model_dump(mode="json"), **flat}
-
-
-def _check_corpus(spec: RunSpec, manifest: Manifest) -> None:
-    if spec.identity.manifest_sha256 != manifest.sha256:
-        raise ConfigError(f"{spec.name}: the corpus is not the one this run was planned for; plan the run again")
-
-
-def _refuse_changes(run_dir: Path, before: dict[str, object], spec: RunSpec) -> None:
-    now = spec.identity.model_dump(mode="json")
-    changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
-    if changed:
-        raise ConfigError(
-            f"{run_dir}: was trained with another {', '.join(changed)}; use another --out or remove the folder"
-        )
-
-
-def _finite(figures: dict[str, float]) -> dict[str, float]:
-    """Without the figures that do not exist: an AUC without replaced tokens, the norm of a skipped step."""
-    return {name: value for name, value in figures.items() if np.isfinite(value)}
-
-
-def _hardware(device: torch.device) -> str:
-    if device.type == "cuda":
-        return f"{dist.get_world_size()} × {torch.cuda.get_device_name(device)}"
-    return f"{dist.get_world_size()} CPU process(es) on {platform.machine()}"

@@ -52,7 +52,8 @@ def mask_counts(lengths: Int, mask_prob: float, slots: int) -> Int:
 
     A row of nothing but specials has no candidates; callers cap k by the number of candidates.
     """
-    k = np.clip(np.rint(mask_prob * lengths).astype(np.int64), 1, slots)
+    k = np.rint(np.float32(mask_prob) * lengths.astype(np.float32)).astype(np.int64)  # in float32, as TensorFlow
+    k = np.clip(k, 1, slots)
     return np.where(lengths > 0, k, 0)
 
 

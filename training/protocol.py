@@ -35,6 +35,8 @@ class Protocol(Settings):
     max_train_examples: PositiveInt | None = None  # of each task, chosen by a hash; None: all. Dev is always whole
     warmup_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01  # none on LayerNorm and biases
+    layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # each layer learns at this share of the rate above it
+    layer_decay_offset: bool = False  # google-research/electra: below the head, once more
     grad_clip: Annotated[float, Field(gt=0.0)] = 1.0  # global norm
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1  # of the head; the body keeps its own
     head_init: Annotated[float, Field(gt=0.0)] = 0.02  # truncated normal

@@ -1,7 +1,8 @@
-"""The settings a training run is made of: model size, arm, optimisation, and the run specification itself.
+"""The settings a training run is made of: optimisation, what may differ between machines, and the run specification.
 
-Torch-free, so that planning and `--help` stay instant. `Identity` is what must match for two attempts to be the same
-run; `Placement` is what may change from one attempt to the next without changing the result.
+Model sizes are in `training.sizes`, arms in `training.arms`. Torch-free, so that planning and `--help` stay instant.
+`Identity` is what must match for two attempts to be the same run; `Placement` is what may change from one attempt to
+the next without changing the result.
 """
 
 from typing import Annotated, Literal
@@ -10,105 +11,18 @@ from pydantic import Field, PositiveInt, model_validator
 
 from data_prep.order import OrderConfig
 from data_prep.settings import Settings
+from training.arms import ArmConfig
+from training.sizes import EncoderConfig
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-MaskRate = Annotated[float, Field(gt=0.0, le=0.5)]  # above a half, short rows run out of words to mask
-Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 
 
-class ModelConfig(Settings):
-    """The size of an encoder; the vocabulary comes with the corpus."""
-
-    embedding_size: PositiveInt
-    hidden_size: PositiveInt
-    num_layers: PositiveInt
-    num_heads: PositiveInt
-    intermediate_size: PositiveInt
-    max_positions: PositiveInt = 512
-    type_vocab: PositiveInt = 2
-    dropout: Dropout = 0.1
-    attention_dropout: Dropout = 0.1
-    layer_norm_eps: Positive = 1e-12
-    init_range: Positive = 0.02
-    attention: Literal["sdpa", "reference"] = "sdpa"
-
-    @model_validator(mode="after")
-    def _heads_divide_hidden(self) -> "ModelConfig":
-        if self.hidden_size % self.num_heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
-        return self
-
-    def encoder(self, vocab_size: int) -> "EncoderConfig":
-        """This size with a vocabulary."""
-        return EncoderConfig(vocab_size=vocab_size, **self.model_dump())
-
-
-class EncoderConfig(ModelConfig):
-    """Everything needed to build one encoder."""
-
-    vocab_size: PositiveInt
-
-    def scaled(self, width: float, depth: float) -> "EncoderConfig":
-        """A generator's body: `width` of the hidden size in heads of 64, four times that in the feed-forward,
-        `depth` of the layers (google-research/electra, `get_generator_config`)."""
-        hidden = round(self.hidden_size * width)
-        body = {
-            "hidden_size": hidden,
-            "num_heads": max(1, hidden // 64),
-            "intermediate_size": 4 * hidden,
-            "num_layers": max(1, round(self.num_layers * depth)),
-        }
-        return EncoderConfig(**{**self.model_dump(), **body})
-
-
-class ArmBase(Settings):
-    """What every arm says: its name in tables and plots, its peak learning rate, how much it masks."""
-
-    name: Annotated[str, Field(default="", pattern=r"^[a-z0-9_-]*$")]
-    learning_rate: Positive
-    mask_prob: MaskRate = 0.15
-
-    @property
-    def label(self) -> str:
-        """The arm's name; the objective's where none was given."""
-        return self.name or str(getattr(self, "objective", ""))
-
-    def max_predictions(self, seq_len: int) -> int:
-        """Mask slots a row: int((p + .005) L), as google-research/electra."""
-        return max(1, int((self.mask_prob + 0.005) * seq_len))
-
-
-class ElectraArm(ArmBase):
-    """Replaced-token detection (Clark et al. 2020): a small generator samples, the discriminator judges every token."""
-
-    objective: Literal["electra"] = "electra"
-    generator_width: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
-    generator_depth: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    generator_weight: Positive = 1.0
-    discriminator_weight: Positive = 50.0
-    temperature: Positive = 1.0
-
-
-class BertArm(ArmBase):
-    """BERT (Devlin et al. 2019): static 80/10/10 masks in ten versions, and next-sentence prediction."""
-
-    objective: Literal["bert"] = "bert"
-    mask_versions: PositiveInt = 10
-
-
-class RobertaArm(ArmBase):
-    """RoBERTa (Liu et al. 2019): dynamic 80/10/10 masks, no next-sentence prediction."""
-
-    objective: Literal["roberta"] = "roberta"
-
-
-ArmConfig = Annotated[ElectraArm | BertArm | RobertaArm, Field(discriminator="objective")]
-
-
 class OptimizerConfig(Settings):
-    """Adam as in the reference code: no bias correction, decoupled decay, none on LayerNorm and bias."""
+    """Decoupled weight decay, none on LayerNorm and bias, and one joint clip, for either kind of Adam."""
 
+    # reference_adam: google-research/electra's, without bias correction. adamw: with it (Loshchilov & Hutter 2019).
+    kind: Literal["reference_adam", "adamw"] = "reference_adam"
     beta1: Fraction = 0.9
     beta2: Fraction = 0.999
     eps: Positive = 1e-6
@@ -116,15 +30,73 @@ class OptimizerConfig(Settings):
     grad_clip: Positive = 1.0  # one joint global norm over generator and discriminator
 
 
-class TrainingConfig(Settings):
+class ScheduleConfig(Settings):
+    """How the learning rate moves, as fractions of a run's steps.
+
+    linear: warm-up × a line that falls to 0 at the last step (google-research/electra). wsd: warm-up, then the peak,
+    then a line to 0 over the last `decay_fraction` (warm-up–stable–decay; Hu et al. 2024), for trunks with branches.
+    """
+
+    kind: Literal["linear", "wsd"] = "linear"
+    warmup_fraction: Fraction = 0.05  # the reference's 10k of 1M is .01
+    decay_fraction: Fraction = 0.1  # wsd only
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> "ScheduleConfig":
+        if self.kind == "wsd" and self.warmup_fraction + self.decay_fraction > 1.0:
+            raise ValueError("warmup_fraction and decay_fraction add up to more than 1; lower one of them")
+        return self
+
+    def planned(self, steps: int) -> "Schedule":
+        """The integers of a run of `steps`."""
+        decay = round(self.decay_fraction * steps) if self.kind == "wsd" else 0
+        return Schedule(kind=self.kind, warmup_steps=round(self.warmup_fraction * steps), decay_steps=decay)
+
+
+class Schedule(Settings):
+    """A planned run's schedule, in steps."""
+
+    kind: Literal["linear", "wsd"]
+    warmup_steps: Annotated[int, Field(ge=0)]
+    decay_steps: Annotated[int, Field(ge=0)]
+
+
+class Compute(Settings):
+    """How a network is computed: free to change, since results agree to rounding.
+
+    attention. auto: the fastest that serves. reference: matmul, softmax, matmul, which FLOPs are counted on. sdpa:
+    PyTorch's fused attention. varlen: torch.nn.attention.varlen (GPU; attention_dropout 0). flash: flash-attn (GPU,
+    where it is installed).
+    """
+
+    attention: Literal["auto", "reference", "sdpa", "varlen", "flash"] = "auto"
+    activation_checkpointing: bool = False  # a layer's activations are computed again instead of kept
+    compile: bool = False  # each layer through torch.compile; on a GPU only, on the CPU it is slower and left off
+
+
+class EngineConfig(Settings):
+    """Who holds what of a run between steps, and in what precision it computes: free to change.
+
+    engine. deepspeed: ZeRO, at stage 0 nothing is divided among ranks; at 1 the optimizer's state, at 2 gradients too,
+    at 3 parameters too. ddp: PyTorch's own DistributedDataParallel, to which the stages are held.
+    precision. bf16: matmuls in bfloat16, under autocast, of parameters kept in fp32. auto: bf16 on a GPU, fp32 on the
+    CPU.
+    """
+
+    engine: Literal["deepspeed", "ddp"] = "deepspeed"
+    zero_stage: Literal[0, 1, 2, 3] = 1  # of deepspeed
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+
+
+class TrainingConfig(EngineConfig):
     """How every arm of an experiment is trained."""
 
     global_batch: PositiveInt
     micro_batch: PositiveInt
-    warmup_fraction: Fraction = 0.05  # of the run's steps; the reference's 10k of 1M is .01
+    schedule: ScheduleConfig = ScheduleConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     order: OrderConfig = OrderConfig()
-    zero_stage: Literal[1, 2] = 1
+    compute: Compute = Compute()
     log_every: PositiveInt = 20
     eval_every: PositiveInt | None = None  # None: at the end only
     eval_rows: PositiveInt = 512
@@ -140,18 +112,23 @@ class Identity(Settings):
     order: OrderConfig
     global_batch: PositiveInt
     steps: PositiveInt
-    warmup_steps: Annotated[int, Field(ge=0)]
+    schedule: Schedule
     seq_len: PositiveInt
     seed: int
+    start_position: Annotated[int, Field(ge=0)] = 0  # in the stream: a second stage reads on where the first ended
+    # What the first weights are, by what they are for ("weights", "generator"): `FINGERPRINT@STEP` of a run, or
+    # `sha256:…` of a Hugging Face folder's weights. The paths are the placement's.
+    init: dict[str, list[str]] = Field(default_factory=dict)
     manifest_sha256: str
     tokenizer_sha256: str
 
 
-class Placement(Settings):
+class Placement(EngineConfig):
     """What may change between attempts: recorded, never compared."""
 
     micro_batch: PositiveInt
-    zero_stage: Literal[1, 2] = 1
+    compute: Compute = Compute()
+    init: dict[str, list[str]] = Field(default_factory=dict)  # folders, in the order of the identity's `init`
     log_every: PositiveInt = 20
     eval_every: PositiveInt | None = None
     eval_rows: PositiveInt = 512
@@ -162,7 +139,12 @@ class RunSpec(Settings):
     """One training run: an arm at a budget with a seed."""
 
     name: str
-    budget: Positive  # model FLOPs
+    part_of: str | None = None  # the run that this one is the first stage of; it is no result by itself
+    # Model FLOPs, those inherited included. Of a run planned in steps, what they cost on average over the corpus: as
+    # this is the same for every seed, while the rows of a seed cost a little more or less.
+    budget: Positive
+    inherited: Annotated[float, Field(ge=0.0)] = 0.0  # of the runs it continues, model FLOPs
+    inherited_budget: Annotated[float, Field(ge=0.0)] = 0.0  # the same as those runs were budgeted
     flops_per_step: Positive  # exact mean over the corpus, model FLOPs
     identity: Identity
     placement: Placement
@@ -172,9 +154,13 @@ class RunSpec(Settings):
         return self.identity.steps
 
 
-def run_name(label: str, budget: float, seed: int) -> str:
-    """`electra-4.00e+11-s0`: what a run and its folder are called."""
-    return f"{label}-{budget_name(budget)}-s{seed}"
+def run_name(label: str, seed: int, *, budget: float | None = None, steps: int | None = None) -> str:
+    """`electra-4.00e+11-s0` or `electra-1000000steps-s0`: what a run and its folder are called, by what it was planned
+    from."""
+    if (budget is None) == (steps is None):
+        raise ValueError("a run needs a budget or a number of steps, and not both")
+    length = f"{steps}steps" if budget is None else budget_name(budget)
+    return f"{label}-{length}-s{seed}"
 
 
 def budget_name(budget: float) -> str:

@@ -10,10 +10,11 @@ from cluster.trainer import train_runs
 from data_prep.errors import DataError, PreflightError
 from data_prep.manifest import load
 from tests.training.synthetic import MODEL, write_corpus
+from training.arms import BertArm, ElectraArm
 from training.checkpoint import load_objective
 from training.metrics import read_metrics
 from training.run import plan_run
-from training.settings import BertArm, ElectraArm, RunSpec, TrainingConfig
+from training.settings import RunSpec, TrainingConfig
 
 pytestmark = [pytest.mark.multi, pytest.mark.usefixtures("ray_session")]
 

@@ -46,7 +46,7 @@ def replaced_token_auc(out: Path, max_rows: int = 4000) -> tuple[float, float, i
             logits = generator(input_ids=torch.from_numpy(plan.inputs), **common).logits
             positions = torch.from_numpy(plan.positions)
             picked = logits.gather(1, positions[:, :, None].expand(-1, -1, logits.shape[-1]))
-            sampled = sample_tokens(picked, torch.from_numpy(sampling_uniforms(counter, 1, slots)), 1.0)
+            sampled = sample_tokens(picked, torch.from_numpy(sampling_uniforms(counter, 1, slots)))
             ids = torch.from_numpy(rows)
             filled = torch.where(torch.from_numpy(plan.weights) > 0, sampled, ids.gather(1, positions))
             corrupted = ids.scatter(1, positions, filled)

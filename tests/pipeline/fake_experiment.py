@@ -4,6 +4,7 @@ For tests of what reads such a directory; nothing here computes anything. `write
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import yaml
 from data_prep import manifest as manifests
 from data_prep.manifest import Documents, Manifest, ShardEntry, SplitStats
 from data_prep.rows import SpecialIds
+from data_prep.settings import fingerprint
 
 ARMS = ("electra", "bert", "roberta")
 BUDGETS = (4.0e11, 1.2e12)
@@ -182,6 +184,41 @@ def write_run(
         }
         _write(folder / "done.json", json.dumps(record))
     return folder
+
+
+def make_two_stage(out: Path) -> tuple[str, str]:
+    """Turn the larger ELECTRA run into a second stage and write the first one that it continues, `mlm` at half the
+    budget; returns the names of both."""
+    second = out / "runs" / run_name("electra", BUDGETS[1])
+    first = out / "runs" / f"electra-first-{BUDGETS[1] / 2:.2e}-s0"
+    shutil.copytree(out / "runs" / run_name("roberta", BUDGETS[1]), first)
+    identity = json.loads((first / "run.json").read_text())["identity"]
+    change(
+        first / "run.json",
+        name=first.name, arm="electra-first", objective="mlm", budget=BUDGETS[1] / 2, part_of=second.name,
+        identity={**identity, "arm": {**identity["arm"], "objective": "mlm"}},
+    )  # fmt: skip
+    begun = json.loads((first / "run.json").read_text())
+    origin = f"{fingerprint(begun['identity'])}@{begun['steps']}"
+    change(second / "run.json", objective="electra_two_stage", inherited=BUDGETS[1] / 2)
+    begin_with(second, {f"../{first.name}/checkpoints/step-{begun['steps']:08d}": origin}, flops=BUDGETS[1] / 2)
+    return first.name, second.name
+
+
+def begin_with(run: Path, folders: dict[str, str], *, flops: float = 0.0, purpose: str = "weights") -> None:
+    """Let a finished run have begun with folders of these identities, of which `flops`, a million tokens and ten
+    seconds are in its figures if any are."""
+    spec = json.loads((run / "run.json").read_text())
+    for section, values in (("identity", list(folders.values())), ("placement", list(folders))):
+        spec[section]["init"] = {**spec[section].get("init", {}), purpose: values}
+    change(run / "run.json", **spec)
+    if flops:
+        change(run / "done.json", inherited={"flops_counted": flops, "tokens": 1_000_000, "seconds": 10.0})
+
+
+def change(path: Path, **values: Any) -> None:
+    """Other values in a JSON record."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
 def metric_lines(arm: str, steps: int, start: float, count: int) -> list[dict[str, Any]]:

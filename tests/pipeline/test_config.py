@@ -212,11 +212,17 @@ def test_each_mistake_is_one_sentence_with_its_line(text, message, write):
     assert refusal(write(text)) == message
 
 
-def test_wrong_tag_of_a_union_lists_the_choices(write):
-    message = refusal(write("name: x\noptim: {learning_rate: 1}\nsources:\n- kind: doc\n"))
-    assert message.startswith("x.yaml:4: sources.0")
-    assert "'files'" in message
-    assert "'docs'" in message
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("- kind: doc", "x.yaml:4: sources.0.kind: input should be 'files' or 'docs', not 'doc'; did you mean 'docs'?"),
+        ("-\n  kind: x", "x.yaml:5: sources.0.kind: input should be 'files' or 'docs', not 'x'"),
+        ("- path: x", "x.yaml:4: sources.0.kind: required, but not set"),
+        ("- docs", "x.yaml:4: sources.0: input should be a mapping, not 'docs'"),
+    ],
+)
+def test_what_is_wrong_with_the_tag_of_a_union(source, message, write):
+    assert refusal(write(f"name: x\noptim: {{learning_rate: 1}}\nsources:\n{source}\n")) == message
 
 
 def test_several_mistakes_are_counted_and_the_unknown_key_comes_first(write):

@@ -19,11 +19,13 @@ from data_prep.manifest import Manifest
 from pipeline.console import Console
 from pipeline.evaluate import check_tasks, evaluate
 from tests.training.synthetic import VOCAB, write_corpus
+from training.arms import ArmConfig, BertArm, ElectraArm
 from training.loop import train
 from training.probes import ProbesConfig
 from training.protocol import EvaluationConfig, Protocol
 from training.run import plan_run
-from training.settings import ArmConfig, BertArm, ElectraArm, ModelConfig, TrainingConfig
+from training.settings import TrainingConfig
+from training.sizes import ModelConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.multi]
 

@@ -19,6 +19,8 @@ from pipeline.config import load
 from pipeline.experiment import Experiment
 from pipeline.folder import check_identity, open_folder
 from pipeline.gather import CONFIG_NAME
+from training.arms import ElectraArm, FrozenGenerator
+from training.sizes import SIZES, ModelConfig
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 QUICKSTART = CONFIGS / "quickstart.yaml"
@@ -62,6 +64,60 @@ def test_quickstart_is_what_the_readme_says() -> None:
     ],
 )
 def test_what_does_not_fit_together_is_refused(override: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        experiment(override)
+    assert sentence in str(caught.value)
+
+
+ELECTRA = "arms.0={objective: electra, learning_rate: 1, %s}"
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        (ELECTRA % "generator: {widht: 0.5}", "arms.0.generator.widht: unknown key; did you mean 'width'?"),
+        (
+            ELECTRA % "generator_width: 0.5",
+            "arms.0.generator_width: unknown key; did you mean 'arms.0.generator.width'?",
+        ),
+        (
+            ELECTRA % "generator: {kind: unifrom}",
+            "arms.0.generator.kind: input should be 'network', 'uniform' or 'frozen', not 'unifrom'; did you mean "
+            "'uniform'?",
+        ),
+        (
+            ELECTRA % "generator: {kind: uniform, width: 1}",
+            "arms.0.generator.width: unknown key; it belongs to kind: network; known here: ",
+        ),
+        (
+            ELECTRA % "generator: {kind: null}",
+            "arms.0.generator.kind: input should be 'network', 'uniform' or 'frozen', not null",
+        ),
+        (
+            "arms=[{objective: electra_two_stage, learning_rate: 1, generator: {width: 1}}]",
+            "arms.0.generator: unknown key; it belongs to objective: electra, objective: electra_15, "
+            "objective: electra_adversarial, objective: replace_mlm, objective: all_tokens_mlm; known here: ",
+        ),
+        (ELECTRA % "generator: small", "arms.0.generator: input should be a mapping, not 'small'"),
+        (
+            ELECTRA % "generator: {tying: all}",
+            "arms.0.generator: tying 'all' shares the whole body: set width and depth",
+        ),
+        ("model={size: smal}", "model.size: no size is called 'smal'; there are tiny, small, base, large"),
+        ("model.size=medium", "argument 'model.size=medium': model.size: no size is called 'medium'; there are tiny"),
+        ("model.attention=sdpa", "model.attention: unknown key; did you mean 'training.compute.attention'?"),
+        ("model={sise: small}", "model.sise: unknown key; did you mean 'size'?"),
+        ("training.warmup_fraction=0", "unknown key; did you mean 'training.schedule.warmup_fraction'?"),
+        ("steps=100", "set either budgets (a list, in model FLOPs) or steps (one number), and not both"),
+        ("budgets=null", "set either budgets (a list, in model FLOPs) or steps (one number), and not both"),
+        (
+            "arms=[{objective: electra_two_stage, learning_rate: 1, name: x}, "
+            "{objective: mlm, learning_rate: 1, name: x-first}]",
+            "two arms are called 'x-first'; give each its own name",
+        ),
+    ],
+)
+def test_a_mistake_in_an_arm_a_size_or_a_length_is_said_by_its_key(override: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         experiment(override)
     assert sentence in str(caught.value)
@@ -116,6 +172,58 @@ def test_flops_of_the_roberta_arm_by_hand() -> None:
     body = 2 * (2 * 128 * (4 * 128 + 2 * 512) * 100 + 4 * 128 * 100**2)
     head = 15 * 2 * 128 * (128 + 8192)
     assert run.flops_per_step == pytest.approx(3 * 32 * (body + head), rel=1e-12)
+
+
+ONE = ("budgets=null", "arms=[{objective: bert, learning_rate: 1}]")
+
+
+def test_steps_in_place_of_budgets_are_one_arms(tmp_path: Path) -> None:
+    runs = experiment(*ONE, "steps=50", "seeds=2").runs(manifest())
+    assert [(run.name, run.steps) for run in runs] == [("bert-50steps-s0", 50), ("bert-50steps-s1", 50)]
+    for run in runs:
+        assert run.budget == pytest.approx(50 * run.flops_per_step, rel=1e-12)
+    with open_folder(tmp_path, experiment(*ONE, "steps=50")):
+        pass
+    check_identity(tmp_path / CONFIG_NAME, experiment(*ONE, "steps=50", "seeds=2"))
+    for other in ((*ONE, "steps=60"), ()):
+        with pytest.raises(ConfigError, match=r"other values of .*steps"):
+            check_identity(tmp_path / CONFIG_NAME, experiment(*other))
+    with pytest.raises(ConfigError, match=r"argument 'steps=50': steps: is for one arm; give budgets to compare arms"):
+        experiment("budgets=null", "steps=50")
+
+
+def test_a_size_is_refused_where_a_stored_configuration_leaves_it_nothing_to_say(tmp_path: Path) -> None:
+    with open_folder(tmp_path, experiment()):
+        pass
+    stored = tmp_path / CONFIG_NAME
+    with pytest.raises(ConfigError) as caught:
+        load(stored, ["model.size=base"], Experiment)
+    assert str(caught.value) == (
+        "argument 'model.size=base': model.size: every number of size 'base' is set beside it, and embedding_size is "
+        "128, not 768; drop size or the numbers"
+    )
+    assert load(stored, ["model.size=tiny"], Experiment) == experiment()
+
+
+@pytest.mark.parametrize("size", [{"size": "tiny"}, {"size": "tiny", "num_layers": 3}])
+def test_a_size_may_stand_beside_numbers_that_it_is_not_wholly_made_of(size: dict[str, object]) -> None:
+    found = ModelConfig(**size)  # type: ignore[arg-type]
+    assert (found.hidden_size, found.num_layers) == (128, size.get("num_layers", 2))
+    assert ModelConfig(size="tiny", **SIZES["tiny"]) == ModelConfig(size="tiny")  # type: ignore[call-arg]
+
+
+def test_an_arm_in_two_stages_is_two_runs_the_first_before_the_second() -> None:
+    two = "arms=[{objective: bert, learning_rate: 1}, {objective: electra_two_stage, learning_rate: 1, name: two}]"
+    runs = experiment(two).runs(manifest())
+    assert [(run.name, run.part_of) for run in runs] == [
+        (f"{name}-{budget}-s0", f"two-{budget}-s0" if name == "two-first" else None)
+        for budget in ("4.00e+11", "1.20e+12")
+        for name in ("bert", "two-first", "two")
+    ]
+    for first, second in ((runs[1], runs[2]), (runs[4], runs[5])):
+        assert abs(first.steps * first.flops_per_step - second.budget / 2) <= first.flops_per_step / 2
+        total = first.steps * first.flops_per_step + second.steps * second.flops_per_step
+        assert abs(total - second.budget) <= second.flops_per_step / 2
 
 
 # --- folder -----------------------------------------------------------------------------------------------------------
@@ -187,6 +295,29 @@ def test_corpus_files_may_move(tmp_path: Path) -> None:
     with open_folder(tmp_path, experiment(source % "a")):
         pass
     check_identity(tmp_path / CONFIG_NAME, experiment(source % "b"))
+
+
+def test_folders_of_first_weights_may_move(tmp_path: Path) -> None:
+    """What they hold is in the identity of each run."""
+    arm = "arms=[{objective: electra, learning_rate: 1, init_from: [/%s/x], generator: {kind: frozen, init_from: /%s}}]"
+    with open_folder(tmp_path, experiment(arm % ("a", "a"))):
+        pass
+    check_identity(tmp_path / CONFIG_NAME, experiment(arm % ("b", "b")))
+    with pytest.raises(ConfigError, match=r"other values of arms\.electra\.generator\.temperature"):
+        check_identity(tmp_path / CONFIG_NAME, experiment(arm % ("a", "a"), "arms.0.generator.temperature=2"))
+
+
+def test_folders_of_first_weights_are_stored_as_seen_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arm = "arms=[{objective: electra, learning_rate: 1, init_from: runs/x, generator: {kind: frozen, init_from: ../y}}]"
+    with open_folder(tmp_path / "out", experiment(arm)):
+        pass
+    (stored,) = load(tmp_path / "out" / CONFIG_NAME, model=Experiment).arms
+    assert isinstance(stored, ElectraArm) and isinstance(stored.generator, FrozenGenerator)
+    assert stored.init_from == [tmp_path / "runs" / "x"]
+    assert stored.generator.init_from == tmp_path / ".." / "y"
 
 
 def test_unwritable_folders_are_found_before_any_work(tmp_path: Path) -> None:

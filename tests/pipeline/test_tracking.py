@@ -18,7 +18,9 @@ from pipeline import tracking_cursor
 from pipeline.mlflow_store import Store
 from pipeline.tracking import sync
 from tests.pipeline import fake_experiment
-from training.settings import BertArm, Identity, ModelConfig, OptimizerConfig, Placement, RunSpec
+from training.arms import BertArm, ElectraArm, NetworkGenerator
+from training.settings import Identity, OptimizerConfig, Placement, RunSpec, Schedule
+from training.sizes import ModelConfig
 
 STEPS = round(fake_experiment.BUDGETS[0] / fake_experiment.FLOPS_PER_STEP["electra"])
 
@@ -91,9 +93,10 @@ def write_checkpoint(run: Path, step: int) -> Path:
     part.write_bytes(b"weights")
     entry = {"name": part.name, "bytes": 7, "sha256": hashlib.sha256(b"weights").hexdigest()}
     size = ModelConfig(embedding_size=8, hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8)
+    schedule = Schedule(kind="linear", warmup_steps=0, decay_steps=0)
     identity = Identity(
         arm=BertArm(learning_rate=1.0), model=size.encoder(64), optimizer=OptimizerConfig(), order=OrderConfig(),
-        global_batch=1, steps=1, warmup_steps=0, seq_len=8, seed=0, manifest_sha256="", tokenizer_sha256="",
+        global_batch=1, steps=1, schedule=schedule, seq_len=8, seed=0, manifest_sha256="", tokenizer_sha256="",
     )  # fmt: skip
     spec = RunSpec(name=run.name, budget=1.0, flops_per_step=1.0, identity=identity, placement=Placement(micro_batch=1))
     manifest = {
@@ -104,6 +107,7 @@ def write_checkpoint(run: Path, step: int) -> Path:
         "special": SpecialIds(cls=2, sep=3, pad=0, mask=4, unk=1).model_dump(mode="json"),
         "packed": False,
         "shapes": {},
+        "frozen": [],
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return part
@@ -153,6 +157,38 @@ def test_a_run_tells_what_it_is(out: Path) -> None:
     assert status(out) == ["FINISHED"]
     last = fake_experiment.metric_lines("electra", STEPS, fake_experiment.START, 20)[-1]
     assert history(out, "done/tokens") == [(STEPS, last["values"]["tokens"], round(last["time"] * 1000))]
+
+
+def test_a_first_stage_is_a_run_of_its_own_kind_and_a_degenerate_run_says_so(out: Path) -> None:
+    run = out / "runs" / "electra-4.00e+11-s0"
+    shutil.copytree(run, run.with_name("electra-first"))
+    fake_experiment.change(run.with_name("electra-first") / "run.json", name="electra-first", part_of=run.name)
+    fake_experiment.change(run / "done.json", degenerate="it learned nothing")
+    assert sync(out).runs == 2
+    tags = rows(out, "select r.name, t.key, t.value from runs r join tags t using (run_uuid)")
+    assert ("electra-first", "electra.kind", "first stage") in tags
+    assert ("electra-first", "electra.part_of", run.name) in tags
+    assert [name for name, key, _ in tags if key == "electra.arm"] == [run.name, "sentence_order 0 · " + run.name]
+    assert (run.name, "electra.degenerate", "it learned nothing") in tags
+
+
+def test_the_parameters_of_a_planned_arm_are_dotted(out: Path) -> None:
+    arm = ElectraArm(learning_rate=5e-4, generator=NetworkGenerator(width=0.5)).model_dump(mode="json")
+    run = out / "runs" / "electra-4.00e+11-s0" / "run.json"
+    identity = json.loads(run.read_text())["identity"]
+    fake_experiment.change(run, identity={**identity, "arm": arm, "init": {"weights": ["a@1", "b@2"]}}, inherited=1e9)
+    sync(out)
+    params = dict(rows(out, "select key, value from params"))
+    found = {name: value for name, value in params.items() if name.startswith("identity.arm.generator.")}
+    assert found == {
+        "identity.arm.generator.kind": "network",
+        "identity.arm.generator.width": "0.5",
+        "identity.arm.generator.depth": "1.0",
+        "identity.arm.generator.tying": "token",
+        "identity.arm.generator.temperature": "1.0",
+        "identity.arm.generator.disallow_correct": "False",
+    }
+    assert (params["identity.init.weights"], params["inherited"]) == ("['a@1', 'b@2']", "1000000000.0")
 
 
 def test_a_fine_tuning_is_a_child_with_score_and_protocol(out: Path) -> None:

@@ -35,6 +35,12 @@ def test_the_summary_speaks_of_a_budget_where_arms_can_be_compared(probes: Suite
     assert first.startswith("At 4 × 10¹¹ model FLOPs, the largest budget that most arms were evaluated at,")
 
 
+def test_the_only_budget_is_not_called_the_largest(probes: Suite) -> None:
+    cells = [cell for cell in probes.cells if cell.budget == 4e11]
+    first = wording.summary(dataclasses.replace(probes, cells=cells))[0]
+    assert first.startswith("At 4 × 10¹¹ model FLOPs, the mean score × 100 over ")
+
+
 def difference(low: float, value: float, high: float) -> Difference:
     return Difference(arm="electra", baseline="bert", budget=1e12, difference=Figure(value=value, low=low, high=high))
 
@@ -133,3 +139,41 @@ def test_an_arm_keeps_its_colour_when_others_are_missing(probes: Suite) -> None:
     svg = figures.curve(alone)
     colour = figures._COLOURS[fake_experiment.ARMS.index("roberta")].lower()
     assert colour in svg and figures._COLOURS[0].lower() not in svg
+
+
+def test_many_comparisons_are_told_in_one_sentence_each_kind(probes: Suite) -> None:
+    arms = ("electra_15", "replace_mlm", "mlm", "roberta")
+    noise, apart = Figure(value=0.0, low=-0.01, high=0.01), Figure(value=0.02, low=0.01, high=0.03)
+    differences = [
+        Difference(arm=arm, baseline="bert", budget=1.2e12, difference=apart if arm == "mlm" else noise) for arm in arms
+    ]
+    bounds = {"low": 1.2, "high": 2.0}
+    multipliers = [
+        ArmMultiplier(
+            arm=arm,
+            baseline="bert",
+            multiplier=Multiplier(kind="equal", value=1.5, score=0.6, **(bounds if arm == "mlm" else {})),
+        )
+        for arm in arms
+    ]
+    told = wording.summary(dataclasses.replace(probes, differences=differences, multipliers=multipliers))
+    assert [sentence.split(" scored")[0] for sentence in told if " scored " in sentence] == ["mlm"]
+    rest = "ELECTRA 15 %, Replace MLM and roberta"
+    assert f"The differences of {rest} from bert there are within the noise the intervals cover." in told
+    assert told[-1] == f"No compute multiplier against bert is resolved for {rest}."
+    assert sum("needs 1.50 times the FLOPs" in sentence for sentence in told) == 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "numbers"),
+    [
+        (8e10, 2.5e12, [1e11, 1e12]),
+        (1e9, 9e12, [1e9, 1e10, 1e11, 1e12]),
+        (1e5, 9e12, [1e5, 1e7, 1e9, 1e11]),
+        (1.8e11, 6.2e11, [2e11, 5e11]),
+        (3.1e11, 3.9e11, [3.477068e11]),
+        (9e10, 3.5e11, [1e11, 3e11]),
+    ],
+)
+def test_axes_carry_few_round_numbers(low: float, high: float, numbers: list[float]) -> None:
+    assert figures.round_numbers(low, high) == pytest.approx(numbers)

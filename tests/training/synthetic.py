@@ -12,7 +12,7 @@ from data_prep.rows import SpecialIds, structure
 from data_prep.shards import row_stats
 from tests.shard_files import write_rows
 from training.nextsentence import PairIndex, Partners
-from training.settings import ModelConfig
+from training.sizes import ModelConfig
 
 SEQ_LEN, VOCAB = 32, 96
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -28,26 +28,38 @@ MODEL = ModelConfig(
 )
 
 
-def make_rows(count: int, seed: int, packed: bool = False) -> np.ndarray:
-    """Rows of pairs and single segments (or of several fragments), of many lengths, with some regularity to learn."""
+def make_rows(count: int, seed: int, packed: bool = False, separators: int = 1) -> np.ndarray:
+    """Rows of pairs and single segments (or of several fragments), of many lengths, with some regularity to learn;
+    `separators` stand between the segments of a pair."""
     rng = np.random.default_rng(seed)
     rows = np.full((count, SEQ_LEN), SPECIAL.pad, dtype=np.int64)
     for row in rows:
         place, fragments = 0, rng.integers(1, 4) if packed else 1
         for _ in range(fragments):
             segments = 1 if packed or rng.random() < 0.2 else 2
-            need = 1 + segments * 3
+            need = 1 + segments * 3 + (segments - 1) * (separators - 1)
             if SEQ_LEN - place < need:
                 break
             row[place], place = SPECIAL.cls, place + 1
             for left in range(segments, 0, -1):
-                room = SEQ_LEN - place - 1 - (left - 1) * 3
+                room = SEQ_LEN - place - 1 - (left - 1) * (2 + separators)
                 length = int(rng.integers(2, max(3, min(room, 14) + 1)))
                 start = int((VOCAB - 5) * rng.random() ** 4)  # low words are frequent
                 row[place : place + length] = 5 + (start + np.arange(length)) % (VOCAB - 5)
-                row[place + length] = SPECIAL.sep
-                place += length + 1
+                end = place + length + (separators if left == 2 else 1)
+                row[place + length : end], place = SPECIAL.sep, end
     return rows
+
+
+def with_ids(rows: np.ndarray, special: SpecialIds) -> np.ndarray:
+    """The same rows under another vocabulary: the special ids where `special` has them, the words in their order in
+    what is left."""
+    assert special.unk is not None and SPECIAL.unk is not None
+    names = ("cls", "sep", "pad", "mask", "unk")
+    ids = np.empty(VOCAB, dtype=np.int64)
+    ids[[getattr(SPECIAL, name) for name in names]] = [getattr(special, name) for name in names]
+    ids[np.setdiff1d(np.arange(VOCAB), SPECIAL.all())] = np.setdiff1d(np.arange(VOCAB), special.all())
+    return ids[rows]
 
 
 def write_corpus(
@@ -106,12 +118,12 @@ def write_corpus(
     return manifest
 
 
-def partners_within(rows: np.ndarray) -> Partners:
-    """Next-sentence partners for a batch that is a whole shard."""
-    index = PairIndex(structure(rows, SPECIAL))
+def partners_within(rows: np.ndarray, special: SpecialIds = SPECIAL, picked: np.ndarray | None = None) -> Partners:
+    """Next-sentence partners for a batch that is a whole shard, or the picked rows of one."""
+    index, here = PairIndex(structure(rows, special)), np.arange(len(rows)) if picked is None else picked
 
     def fetch(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        partner, start, found = index.partners(np.arange(len(rows)), draws)
+        partner, start, found = index.partners(here, draws)
         return rows[partner], start, found
 
     return fetch

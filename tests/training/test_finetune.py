@@ -1,6 +1,7 @@
 """Fine-tuning: what the network is fed, what it can and cannot learn, and that a seed decides everything."""
 
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from data_prep.tokenizer import Tokenizer
 from training.encoder import Embeddings, Encoder
 from training.finetune import Backbone, FineTuned, finetune, learning_rate
 from training.protocol import EvaluationConfig, Protocol
-from training.settings import EncoderConfig
+from training.settings import Compute
+from training.sizes import EncoderConfig
 from training.tasks import Example, Task, TaskData
 from training.text_batches import bucketed, encode, truncated
 
@@ -32,14 +34,14 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return tokenizers.load(path)
 
 
-def backbone(seed: int = 0, **changes: object) -> Backbone:
+def backbone(seed: int = 0, attention: Literal["auto", "reference"] = "auto", **changes: object) -> Backbone:
     size = {
         "vocab_size": 64, "embedding_size": 16, "hidden_size": 32, "num_layers": 2, "num_heads": 2,
         "intermediate_size": 64, "max_positions": 64,
     }  # fmt: skip
     config = EncoderConfig.model_validate(size | changes)
     torch.manual_seed(seed)
-    return config, Embeddings(config), Encoder(config)
+    return config, Embeddings(config), Encoder(config, Compute(attention=attention))
 
 
 def sentences(count: int, seed: int) -> list[list[str]]:
@@ -71,9 +73,10 @@ def data_of(train: list[Example], dev: list[Example]) -> TaskData:
 
 
 def run(
-    tokenizer: Tokenizer, data: TaskData, protocol: Protocol = PROTOCOL, seed: int = 0, **changes: object
+    tokenizer: Tokenizer, data: TaskData, protocol: Protocol = PROTOCOL, seed: int = 0, body: Backbone | None = None
 ) -> FineTuned:
-    return finetune(backbone(**changes), data, task=TASK, tokenizer=tokenizer, protocol=protocol, seed=seed, device=CPU)
+    body = body or backbone()
+    return finetune(body, data, task=TASK, tokenizer=tokenizer, protocol=protocol, seed=seed, device=CPU)
 
 
 # --- what the network is fed ------------------------------------------------------------------------------------------
@@ -141,7 +144,7 @@ def test_buckets_hold_every_index_once_and_little_padding() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"attention": "reference"}, {"num_layers": 1}, {"embedding_size": 32}])
-def test_first_position_equals_the_whole_encoder(tokenizer: Tokenizer, changes: dict[str, object]) -> None:
+def test_first_position_equals_the_whole_encoder(tokenizer: Tokenizer, changes: dict[str, Any]) -> None:
     config, embeddings, encoder = backbone(**changes)
     encoder.eval()
     encoded = encode(learnable(6, 0), tokenizer, 32)
@@ -175,6 +178,25 @@ def test_a_learnable_task_is_learned(tokenizer: Tokenizer) -> None:
     assert np.array_equal(tuned.scores.argmax(axis=1), tuned.prediction)
 
 
+@pytest.mark.parametrize(("offset", "share"), [(False, 1.0), (True, 0.5)])
+def test_layers_learn_at_their_own_rates(tokenizer: Tokenizer, offset: bool, share: float) -> None:
+    """One step: AdamW's first update is the rate times the gradient's sign, so the largest change is the rate itself.
+    Two layers, decay .5: top .5, first .25, embeddings and projection .125; once more with the reference's offset."""
+    protocol = Protocol(
+        learning_rate=1e-2, epochs=1, batch_size=40, max_length=32, warmup_fraction=0.0, weight_decay=0.0,
+        layer_decay=0.5, layer_decay_offset=offset,
+    )  # fmt: skip
+    body = backbone()
+    parts = {"embeddings": body[1], "project": body[2].project, "first": body[2].layers[0], "top": body[2].layers[1]}
+    before = {part: [p.detach().clone() for p in module.parameters()] for part, module in parts.items()}
+    run(tokenizer, data_of(learnable(40, 0), learnable(20, 1)), protocol, body=body)
+    for part, expected in {"embeddings": 0.125, "project": 0.125, "first": 0.25, "top": 0.5}.items():
+        moved = max(
+            float((p.detach() - q).abs().max()) for p, q in zip(parts[part].parameters(), before[part], strict=True)
+        )
+        assert moved == pytest.approx(1e-2 * expected * share, rel=1e-2), part
+
+
 def test_random_labels_stay_at_chance(tokenizer: Tokenizer) -> None:
     tuned = run(tokenizer, data_of(random_labels(800, 0), random_labels(400, 7)))
     assert abs(tuned.metrics["accuracy"] - 0.5) < 3 * 0.5 / np.sqrt(400)
@@ -192,8 +214,7 @@ def test_the_callers_random_numbers_are_left_alone(tokenizer: Tokenizer) -> None
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    data = data_of(learnable(64, 0), learnable(20, 1))
-    finetune(body, data, task=TASK, tokenizer=tokenizer, protocol=PROTOCOL, seed=0, device=CPU)
+    run(tokenizer, data_of(learnable(64, 0), learnable(20, 1)), body=body)
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -231,6 +252,7 @@ def test_every_number_of_a_protocol_changes_its_fingerprint() -> None:
     changes: dict[str, object] = {
         "learning_rate": 2e-3, "epochs": 7, "batch_size": 32, "max_length": 64, "max_train_examples": 10,
         "warmup_fraction": 0.2, "weight_decay": 0.0, "grad_clip": 2.0, "dropout": 0.0, "head_init": 0.1,
+        "layer_decay": 0.9, "layer_decay_offset": True,
     }  # fmt: skip
     assert set(changes) | {"name"} == set(Protocol.model_fields)
     prints = {Protocol.model_validate({name: value}).fingerprint() for name, value in changes.items()}

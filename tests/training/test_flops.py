@@ -10,39 +10,28 @@ from torch.utils.flop_counter import FlopCounterMode
 from data_prep.errors import ConfigError
 from data_prep.order import OrderConfig, order_of
 from data_prep.reader import RowReader
-from data_prep.rows import fragment_lengths, structure
-from tests.training.synthetic import SEQ_LEN, SPECIAL, VOCAB, make_rows, partners_within, write_corpus
-from training.flops import Counts, executed_counts, network_costs, train_flops
+from data_prep.rows import fragment_lengths
+from tests.training.cases import ARMS, CASES, ENCODER, VARIANTS, Prepared, prepared
+from tests.training.synthetic import MODEL, SEQ_LEN, SPECIAL, write_corpus
+from training.arms import ArmConfig, ElectraArm
+from training.flops import Counts, executed_flops, network_costs, train_flops
 from training.loader import Loader
-from training.masking import RowKeys
-from training.objectives import RowBatch, build, counts, to_device
+from training.objectives import HostBatch, Objective, build, counts, to_device
 from training.run import mean_counts, plan_run
-from training.settings import ArmConfig, BertArm, ElectraArm, EncoderConfig, ModelConfig, RobertaArm, TrainingConfig
+from training.settings import Compute, TrainingConfig
+from training.sizes import EncoderConfig
 
-MODEL = ModelConfig(
-    embedding_size=16,
-    hidden_size=32,
-    num_layers=2,
-    num_heads=2,
-    intermediate_size=48,
-    max_positions=64,
-    dropout=0.0,
-    attention_dropout=0.0,
-    attention="reference",
-)
-ENCODER = MODEL.encoder(VOCAB)
-ARMS = [ElectraArm(learning_rate=1e-3), BertArm(learning_rate=1e-3), RobertaArm(learning_rate=1e-3)]
+REFERENCE = Compute(attention="reference")  # PyTorch's counter has no formula for fused attention on the CPU
+
+# Every arm in either layout, and every generator of another size or with other passes in one of them.
+LAYOUTS = [(name, packed) for name in ARMS for packed in (False, True) if not (packed and name == "bert")]
+LAYOUTS += [(name, True) for name in VARIANTS if not name.endswith(("temperature", "disallow_correct"))]
+LAYOUT_IDS = [f"{name}-{'packed' if packed else 'segments'}" for name, packed in LAYOUTS]
+# What a mean depends on: pairs for BERT, all four counts otherwise alike.
+PLANNED: list[ArmConfig] = [ARMS["electra"], ARMS["all_tokens_mlm"], ARMS["bert"]]
 
 
-def prepared(arm: ArmConfig, rows: np.ndarray, seq_len: int = SEQ_LEN, packed: bool = False):  # type: ignore[no-untyped-def]
-    objective = build(arm, ENCODER, SPECIAL, seq_len=seq_len, packed=packed)
-
-    index = np.arange(len(rows))
-    batch = RowBatch(rows, structure(rows, SPECIAL), RowKeys(0, np.zeros_like(index), index), partners_within(rows))
-    return objective, objective.prepare(batch)
-
-
-def counted(objective: torch.nn.Module, host: dict[str, np.ndarray]) -> int:
+def counted(objective: Objective, host: HostBatch) -> int:
     """FLOPs of forward and backward by PyTorch's counter."""
     with FlopCounterMode(display=False) as counter:
         outputs = objective(to_device(host, torch.device("cpu")))
@@ -50,42 +39,53 @@ def counted(objective: torch.nn.Module, host: dict[str, np.ndarray]) -> int:
     return counter.get_total_flops()
 
 
-@pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.label)
-def test_executed_equals_the_counter(arm: ArmConfig) -> None:
-    rows = make_rows(7, seed=5)
-    objective, host = prepared(arm, rows)
-    expected = train_flops(arm, ENCODER, executed_counts(len(rows), SEQ_LEN, arm.max_predictions(SEQ_LEN)))
-    assert counted(objective, host) == expected
+@pytest.mark.parametrize(("name", "packed"), LAYOUTS, ids=LAYOUT_IDS)
+def test_executed_equals_the_counter(name: str, packed: bool) -> None:
+    """Whole rows, all mask slots, a row of filler; with activation checkpointing, the layers once more."""
+    for again in (False, True):
+        compute = Compute(attention="reference", activation_checkpointing=again)
+        case = prepared(CASES[name], packed=packed, count=3, compute=compute)
+        host = {field: np.concatenate([array, np.zeros_like(array[:1])]) for field, array in case.host.items()}
+        expected = executed_flops(case.arm, ENCODER, rows=4, seq_len=SEQ_LEN, compute=compute)
+        assert counted(case.objective, host) == expected
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["segments", "packed"])
-@pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.label)
-def test_model_equals_the_counter_summed_over_fragments_at_their_own_length(arm: ArmConfig, packed: bool) -> None:
+def test_activation_checkpointing_costs_the_layers_of_trained_networks_once_more() -> None:
+    """By hand, for 2 rows of 32 tokens, two layers of 32 (feed-forward 64) and 8 (feed-forward 32, the generator's):
+    2·D·(4D + 2F)·tokens + 4·D·rows·32² a layer."""
+    again = Compute(activation_checkpointing=True)
+    main = 2 * (2 * 32 * (4 * 32 + 2 * 64) * 64 + 4 * 32 * 2 * 32**2)
+    generator = 2 * (2 * 8 * (4 * 8 + 2 * 32) * 64 + 4 * 8 * 2 * 32**2)
+    for name, extra in {"electra": main + generator, "electra_two_stage": main, "mlm": main}.items():
+        kept, repeated = (
+            executed_flops(ARMS[name], ENCODER, rows=2, seq_len=32, compute=compute) for compute in (Compute(), again)
+        )
+        assert repeated - kept == extra
+
+
+@pytest.mark.parametrize(("name", "packed"), LAYOUTS, ids=LAYOUT_IDS)
+def test_model_equals_the_counter_summed_over_fragments_at_their_own_length(name: str, packed: bool) -> None:
     """Every fragment alone, at its own length, with exactly the mask slots that weigh something."""
-    if packed and isinstance(arm, BertArm):
-        pytest.skip("BERT's pairs exist in layout 'segments' only")
-    rows = make_rows(6, seed=9, packed=packed)
-    objective, host = prepared(arm, rows, packed=packed)
+    case = prepared(CASES[name], packed=packed, count=3, compute=REFERENCE)
     total = 0
-    for row in range(len(rows)):
-        for fragment in range(1, int(host["fragment"][row].max()) + 1):
-            piece = cut(host, row, fragment)
-            if "pair_weights" in piece and piece["pair_weights"].sum() == 0:
-                piece_flops = counted(objective, piece) - 3 * 2 * 32 * (32 + 2)  # the pair head weighs nothing here
-            else:
-                piece_flops = counted(objective, piece)
-            total += piece_flops
-    totals = counts(host)
-    model_counts = Counts(
-        tokens=totals["real"],
-        squares=float((fragment_lengths(host["fragment"]) ** 2).sum()),
-        masked=totals["masked"],
-        pairs=totals.get("pairs", 0),
+    for row in range(len(case.host["ids"])):
+        for fragment in range(1, int(case.host["fragment"][row].max()) + 1):
+            total += counted(case.objective, cut(case, row, fragment))
+    found = counts(case.host)
+    if "pairs" in found:  # the counter sees the pair head on rows without a pair, where it weighs nothing
+        D = ENCODER.hidden_size
+        total -= (len(case.host["ids"]) - found["pairs"]) * 3 * 2 * D * (D + 2)
+    needed = Counts(
+        tokens=found["real"],
+        squares=float((fragment_lengths(case.host["fragment"]) ** 2).sum()),
+        masked=found["masked"],
+        pairs=found.get("pairs", 0),
     )
-    assert total == train_flops(arm, ENCODER, model_counts)
+    assert total == train_flops(case.arm, ENCODER, needed)
 
 
-def cut(host: dict[str, np.ndarray], row: int, fragment: int) -> dict[str, np.ndarray]:
+def cut(case: Prepared, row: int, fragment: int) -> HostBatch:
+    host = case.host
     columns = np.flatnonzero(host["fragment"][row] == fragment)
     slots = (host["mask_weights"][row] > 0) & np.isin(host["mask_positions"][row], columns)
     piece = {}
@@ -108,14 +108,14 @@ def test_electra_large_costs_what_the_shapes_say() -> None:
     large = EncoderConfig(
         vocab_size=30522, embedding_size=1024, hidden_size=1024, num_layers=24, num_heads=16, intermediate_size=4096
     )
-    costs = network_costs(ElectraArm(learning_rate=2e-4, mask_prob=0.25), large)
+    columns = network_costs(ElectraArm(learning_rate=2e-4, mask_prob=0.25), large)
     per_token = Counts(tokens=1, squares=512, masked=0.25)
-    millions = {name: cost.train(per_token) / 3 / 1e6 for name, cost in costs.items()}
+    millions = {name: column.train(per_token) / 3 / 1e6 for name, column in columns.items()}
     assert millions["discriminator"] == pytest.approx(604.0 + 50.3 + 2.1, abs=0.1)
     assert millions["generator"] == pytest.approx(37.7 + 12.6 + 0.5 + 15.8, abs=0.3)
 
 
-@pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.label)
+@pytest.mark.parametrize("arm", PLANNED, ids=lambda arm: arm.label)
 def test_the_planned_mean_is_exact_over_an_epoch(arm: ArmConfig, tmp_path: Path) -> None:
     """Every row once: the sum of the steps' counts is the manifest's mean times the rows."""
     manifest = write_corpus(tmp_path, rows=120)
@@ -129,7 +129,7 @@ def test_the_planned_mean_is_exact_over_an_epoch(arm: ArmConfig, tmp_path: Path)
     assert train_flops(arm, ENCODER, total) == pytest.approx(120 * train_flops(arm, ENCODER, mean), rel=1e-12)
 
 
-@pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.label)
+@pytest.mark.parametrize("arm", PLANNED, ids=lambda arm: arm.label)
 def test_the_planned_mean_of_mixed_sources_goes_by_their_weights(arm: ArmConfig, tmp_path: Path) -> None:
     """Turn and turn about, 80 positions are one epoch of the source of 40 rows and two of the source of 20."""
     manifest = write_corpus(tmp_path, sources=[(40, 3), (20, 3)])
@@ -148,12 +148,12 @@ def test_arms_at_one_budget_plan_equal_flops(tmp_path: Path) -> None:
     """Steps × mean cost misses the budget by half a step at most, whatever the arm."""
     manifest = write_corpus(tmp_path, rows=120)
     training = TrainingConfig(global_batch=24, micro_batch=8)
-    for arm in ARMS:
+    for arm in PLANNED:
         spec = plan_run(arm=arm, model=MODEL, training=training, manifest=manifest, budget=2e9, seed=0)
         assert abs(spec.steps * spec.flops_per_step - 2e9) <= spec.flops_per_step / 2
 
 
-@pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.label)
+@pytest.mark.parametrize("arm", PLANNED, ids=lambda arm: arm.label)
 def test_short_runs_are_planned_from_the_rows_they_will_read(arm: ArmConfig, tmp_path: Path) -> None:
     """The ledger's sum over the planned steps is the planned sum, and misses the budget by half a step at most."""
     manifest = write_corpus(tmp_path, sources=[(60, 2), (60, 1)])
@@ -171,4 +171,4 @@ def test_a_budget_below_one_step_is_refused(tmp_path: Path) -> None:
     manifest = write_corpus(tmp_path, rows=40)
     training = TrainingConfig(global_batch=8, micro_batch=8)
     with pytest.raises(ConfigError, match="do not pay for one step"):
-        plan_run(arm=ARMS[0], model=MODEL, training=training, manifest=manifest, budget=1.0, seed=0)
+        plan_run(arm=PLANNED[0], model=MODEL, training=training, manifest=manifest, budget=1.0, seed=0)

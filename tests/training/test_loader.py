@@ -10,10 +10,11 @@ import pytest
 from data_prep.order import Order, OrderConfig, order_of
 from data_prep.reader import RowReader
 from tests.training.synthetic import SEQ_LEN, SPECIAL, VOCAB, write_corpus
+from training.arms import BertArm
 from training.flops import Counts
 from training.loader import Loader, accumulation_steps, rank_slice
 from training.objectives import build
-from training.settings import BertArm, ModelConfig
+from training.sizes import ModelConfig
 
 MODEL = ModelConfig(
     embedding_size=8, hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8, max_positions=SEQ_LEN

@@ -1,203 +1,207 @@
-"""Objectives against plain loops in float64, gradient isolation, sampling, detection figures."""
+"""Objectives against plain loops in float64; which loss reaches which network; what a sample may not change."""
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from scipy.stats import chisquare
-from sklearn.metrics import precision_score, recall_score, roc_auc_score
+from torch import Tensor
 
 from data_prep.rows import structure
-from tests.training.synthetic import MODEL, SEQ_LEN, SPECIAL, VOCAB, make_rows, partners_within
-from training.detection import detection_metrics, detection_statistics, sample_tokens
+from tests.training.cases import ARMS, CASES, ENCODER, LAYOUT_IDS, LAYOUTS, ROBERTA, SAMPLING, Prepared, prepared
+from tests.training.plain import plain_losses, plain_total
+from tests.training.synthetic import SEQ_LEN, SPECIAL
+from training.arms import BertArm
 from training.masking import RowKeys
-from training.objectives import Electra, Objective, RowBatch, build, to_device
-from training.settings import ArmConfig, BertArm, ElectraArm, RobertaArm
+from training.objectives import Objective, Outputs, RowBatch, build, counts, to_device
 
 CPU = torch.device("cpu")
-ARMS = [ElectraArm(learning_rate=1e-3), BertArm(learning_rate=1e-3), RobertaArm(learning_rate=1e-3)]
+SAMPLES = [name for name in SAMPLING if name in ARMS]
 
 
-def prepared(arm: ArmConfig, packed: bool = False, count: int = 6) -> tuple[Objective, dict[str, np.ndarray]]:
-    torch.manual_seed(0)
-    rows = make_rows(count, seed=11, packed=packed)
-    objective = build(arm, MODEL.encoder(VOCAB), SPECIAL, seq_len=SEQ_LEN, packed=packed)
-    index = np.arange(count)
-
-    host = objective.prepare(
-        RowBatch(rows, structure(rows, SPECIAL), RowKeys(1, index * 0, index), partners_within(rows))
-    )
-    return objective, host
+def stirred(case: Prepared) -> Prepared:
+    """In float64, and far from the initial weights, at which biases are 0 and every softmax is flat."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in case.objective.double().parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    return case
 
 
-def plain_encoder(embeddings, encoder, ids, types):  # type: ignore[no-untyped-def]
-    """One fragment, no batch, no mask: the transformer written out."""
-    x = embeddings.word.weight[ids] + embeddings.position.weight[: len(ids)] + embeddings.token_type.weight[types]
-    x = F.layer_norm(x, x.shape[-1:], embeddings.norm.weight, embeddings.norm.bias, 1e-12)
-    if encoder.project is not None:
-        x = encoder.project(x)
-    for layer in encoder.layers:
-        q, k, v = layer.qkv(x).chunk(3, dim=-1)
-        heads = []
-        width = q.shape[-1] // layer.heads
-        for head in range(layer.heads):
-            columns = slice(head * width, (head + 1) * width)
-            scores = q[:, columns] @ k[:, columns].T / width**0.5
-            heads.append(scores.softmax(-1) @ v[:, columns])
-        x = layer.attention_norm(x + layer.attention_out(torch.cat(heads, dim=-1)))
-        x = layer.ffn_norm(x + layer.ffn_out(F.gelu(layer.ffn_in(x))))
-    return x
+def run(case: Prepared) -> Outputs:
+    outputs: Outputs = case.objective(to_device(case.host, CPU))
+    return outputs
 
 
-def plain_masked_loss(embeddings, encoder, head, host, row, columns):  # type: ignore[no-untyped-def]
-    hidden = plain_encoder(
-        embeddings, encoder, torch.tensor(host["inputs"][row, columns]), torch.tensor(host["types"][row, columns])
-    )
-    total = hidden.new_zeros(())
-    for position, label, weight in zip(
-        host["mask_positions"][row], host["mask_labels"][row], host["mask_weights"][row], strict=True
-    ):
-        if weight and position in columns:
-            h = hidden[position - columns[0]]
-            logits = head.norm(F.gelu(head.dense(h))) @ embeddings.word.weight.T + head.bias
-            total = total - logits.log_softmax(-1)[label]
-    return total, hidden
+def total(objective: Objective, outputs: Outputs) -> Tensor:
+    """The loss as the loop takes it."""
+    parts = [t.weight * outputs.sums[t.name] / outputs.statistics[t.count] for t in objective.loss_terms()]
+    return torch.stack(parts).sum()
 
 
-def plain_sums(objective, host, corrupted):  # type: ignore[no-untyped-def]
-    """Every loss sum by loops over rows and fragments."""
-    sums = {term.name: torch.zeros((), dtype=torch.float64) for term in objective.loss_terms()}
-    for row in range(len(host["ids"])):
-        for fragment in range(1, host["fragment"][row].max() + 1):
-            columns = np.flatnonzero(host["fragment"][row] == fragment)
-            if isinstance(objective, Electra):
-                mlm, _ = plain_masked_loss(
-                    objective.embeddings, objective.generator, objective.generator_head, host, row, columns
-                )
-                ids, types = corrupted[row, columns], torch.tensor(host["types"][row, columns])
-                hidden = plain_encoder(objective.embeddings, objective.discriminator, ids, types)
-                for place, column in enumerate(columns):
-                    score = objective.discriminator_head(hidden[place])
-                    is_fake = int(ids[place]) != host["ids"][row, column]
-                    sums["rtd"] = sums["rtd"] - (F.logsigmoid(score) if is_fake else F.logsigmoid(-score))
-            else:
-                mlm, hidden = plain_masked_loss(
-                    objective.embeddings, objective.encoder, objective.mlm_head, host, row, columns
-                )
-                if "nsp" in sums and host["pair_weights"][row]:
-                    head = objective.pair_head
-                    logits = head.out(torch.tanh(head.pooler(hidden[0])))
-                    sums["nsp"] = sums["nsp"] - logits.log_softmax(-1)[host["pair_labels"][row]]
-            sums["mlm"] = sums["mlm"] + mlm
-    return sums
+def trainable(objective: Objective) -> dict[str, Tensor]:
+    return {name: parameter for name, parameter in objective.named_parameters() if parameter.requires_grad}
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["segments", "packed"])
-@pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.label)
-def test_losses_and_gradients_equal_plain_loops_in_float64(arm: ArmConfig, packed: bool) -> None:
-    if packed and isinstance(arm, BertArm):
-        pytest.skip("BERT's pairs exist in layout 'segments' only")
-    objective, host = prepared(arm, packed)
-    objective.double()
-    batch = to_device(host, CPU)
-    corrupted = {}
-    if isinstance(objective, Electra):
-        inner = objective._corrupt
-
-        def remember(logits, batch):  # type: ignore[no-untyped-def]
-            found = inner(logits, batch)
-            corrupted["ids"] = found[1]
-            return found
-
-        objective._corrupt = remember  # type: ignore[method-assign]
-    outputs = objective(batch)
-    expected = plain_sums(objective, host, corrupted.get("ids"))
-    for name, value in expected.items():
-        # the losses themselves are taken in float32, as in training
-        assert outputs.sums[name].item() == pytest.approx(value.item(), rel=1e-6), name
-    ours = torch.autograd.grad(sum(outputs.sums.values()), list(objective.parameters()), allow_unused=True)
-    theirs = torch.autograd.grad(sum(expected.values()), list(objective.parameters()), allow_unused=True)
-    for (name, _), left, right in zip(objective.named_parameters(), ours, theirs, strict=True):
-        assert left is not None and right is not None, name
-        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6, msg=name)
+def gradients(loss: Tensor, objective: Objective) -> dict[str, Tensor | None]:
+    """By name, for what is trained; None where the loss does not depend on it."""
+    parameters = trainable(objective)
+    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, retain_graph=True)
+    return dict(zip(parameters, found, strict=True))
 
 
-def test_packed_rows_equal_their_fragments_alone() -> None:
-    objective, host = prepared(RobertaArm(learning_rate=1e-3), packed=True)
-    embeddings, encoder = objective.backbone()
-    batch = to_device(host, CPU)
-    hidden = encoder(embeddings(batch["ids"], batch["positions"], batch["types"]), batch["fragment"], True)
-    for row in range(len(host["ids"])):
-        for fragment in range(1, host["fragment"][row].max() + 1):
-            columns = np.flatnonzero(host["fragment"][row] == fragment)
-            alone = plain_encoder(embeddings, encoder, batch["ids"][row, columns], batch["types"][row, columns])
-            torch.testing.assert_close(hidden[row, columns], alone, rtol=1e-4, atol=1e-5)
+RATIOS: dict[str, Callable[[dict[str, float]], float]] = {
+    "mlm_accuracy": lambda m: m["mlm_hits"] / m["masked"],
+    "sampled_accuracy": lambda m: m["sampled_hits"] / m["masked"],
+    "replaced_rate": lambda m: m["replaced"] / m["real"],
+    "replaced_accuracy": lambda m: m["replaced_hits"] / m["masked"],
+    "corrected_accuracy": lambda m: m["corrected"] / m["replaced"],
+    "kept_accuracy": lambda m: m["kept"] / (m["real"] - m["replaced"]),
+    "all_tokens_accuracy": lambda m: (m["corrected"] + m["kept"]) / m["real"],
+    "nsp_accuracy": lambda m: m["nsp_hits"] / m["pairs"],
+    "reward": lambda m: m["reward"] / m["masked"],
+}
 
 
-def test_the_discriminator_moves_the_generator_only_through_shared_embeddings() -> None:
-    objective, host = prepared(ARMS[0])
-    sums = objective(to_device(host, CPU)).sums
-    gradients = torch.autograd.grad(sums["rtd"], list(objective.parameters()), allow_unused=True, retain_graph=True)
-    for (name, _), gradient in zip(objective.named_parameters(), gradients, strict=True):
-        assert (gradient is None) == name.startswith("generator"), name
-    gradients = torch.autograd.grad(sums["mlm"], list(objective.parameters()), allow_unused=True)
-    for (name, _), gradient in zip(objective.named_parameters(), gradients, strict=True):
-        assert (gradient is None) == name.startswith("discriminator"), name
+def assert_equals_plain(case: Prepared, forced: int | None = None) -> None:
+    outputs, expected = run(case), plain_losses(case.arm, case.objective, case.host, case.special, forced)
+    assert outputs.sums.keys() == expected.sums.keys() == {term.name for term in case.objective.loss_terms()}
+    for name, value in expected.sums.items():
+        assert outputs.sums[name].item() == pytest.approx(value.item(), rel=1e-9), name
+    losses = {f"{name}_loss" for name in expected.sums}
+    assert outputs.statistics.keys() - losses - {"histogram"} == expected.measured.keys() - losses
+    for name, value in expected.measured.items():
+        assert outputs.statistics[name].item() == pytest.approx(float(value), rel=1e-9), name
+    loss, plain_loss = total(case.objective, outputs), plain_total(case.arm, expected)
+    figures = case.objective.metrics({name: value.double().numpy() for name, value in outputs.statistics.items()})
+    assert loss.item() == pytest.approx(plain_loss.item(), rel=1e-9)
+    assert figures["loss"] == pytest.approx(plain_loss.item(), rel=1e-9)
+    measured = {name: float(value) for name, value in expected.measured.items()}
+    for name, of in RATIOS.items():
+        if name in figures:
+            assert figures[name] == pytest.approx(of(measured), rel=1e-9), name
+    ours, theirs = gradients(loss, case.objective), gradients(plain_loss, case.objective)
+    for name, gradient in theirs.items():
+        found = ours[name]
+        assert gradient is not None and found is not None, name
+        scale = gradient.abs().max().item()
+        assert scale > 0, name
+        torch.testing.assert_close(found, gradient, rtol=0, atol=1e-9 * scale, msg=name)
 
 
-@pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.label)
-def test_filler_rows_weigh_nothing(arm: ArmConfig) -> None:
-    objective, host = prepared(arm)
-    pad = {name: np.concatenate([a, np.zeros_like(a[:2])]) for name, a in host.items()}
-    plain, padded = objective(to_device(host, CPU)), objective(to_device(pad, CPU))
-    for name in plain.sums:
-        torch.testing.assert_close(padded.sums[name], plain.sums[name], rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize(("name", "packed"), LAYOUTS, ids=LAYOUT_IDS)
+def test_losses_and_gradients_equal_plain_loops_in_float64(name: str, packed: bool) -> None:
+    """Also: every trainable parameter of every objective receives a gradient."""
+    assert_equals_plain(stirred(prepared(CASES[name], packed=packed, count=4)))
 
 
-def test_a_sampled_special_token_changes_nothing_but_its_embedding() -> None:
-    """A generator that samples [SEP] or [PAD] moves neither fragments nor positions nor counts: the discriminator's
-    output equals that of the corrupted ids run with the stored row's structure."""
-    objective, host = prepared(ARMS[0])
-    batch = to_device(host, CPU)
-    special = torch.full_like(batch["mask_labels"], SPECIAL.pad)
-    filled = torch.where(batch["mask_weights"] > 0, special, batch["ids"].gather(1, batch["mask_positions"]))
-    corrupted = batch["ids"].scatter(1, batch["mask_positions"], filled)
-    fake = (corrupted != batch["ids"]).float()
-    objective._corrupt = lambda logits, batch: (special, corrupted, fake)  # type: ignore[method-assign,assignment]
-    outputs = objective(batch)
-    assert outputs.statistics["real"].item() == (host["fragment"] > 0).sum()
-    assert outputs.statistics["replaced"].item() == host["mask_weights"].sum()
+def test_a_frozen_generator_keeps_its_dropout_in_training() -> None:
+    """As a trained one has, also while it samples; none in evaluation."""
+    model = ENCODER.model_copy(update={"dropout": 0.2})
+    case = prepared(CASES["electra_two_stage"], model=model)
+    batch = to_device(case.host, CPU)
+    torch.manual_seed(3)
+    case.objective.train()
+    first, second = (case.objective.generator(batch).statistics["mlm_loss"] for _ in range(2))
+    assert first != second
+    case.objective.eval()
+    first, second = (case.objective.generator(batch).statistics["mlm_loss"] for _ in range(2))
+    assert first == second
 
 
-def test_sampling_follows_the_distribution() -> None:
-    torch.manual_seed(0)
-    logits = torch.randn(1, 1, 12)
-    draws = 40_000
-    u = torch.rand(1, draws, generator=torch.Generator().manual_seed(1))
-    sampled = sample_tokens(logits.expand(1, draws, 12), u, temperature=0.7)
-    wanted = (logits[0, 0] / 0.7).softmax(-1) * draws
-    assert (
-        chisquare(np.bincount(sampled[0], minlength=12), wanted.double() / wanted.double().sum() * draws).pvalue > 1e-3
-    )
+@pytest.mark.parametrize("name", ARMS)
+def test_a_roberta_vocabulary_works_everywhere(name: str) -> None:
+    """Special ids in other places, two separators between the segments of a pair, one token type."""
+    model = ENCODER.model_copy(update={"type_vocab": 1})
+    case = prepared(ARMS[name], special=ROBERTA, separators=2, model=model, count=4)
+    used = case.host["mask_weights"] > 0
+    stored = np.take_along_axis(case.host["ids"], case.host["mask_positions"], axis=1)[used]
+    shown = np.take_along_axis(case.host["inputs"], case.host["mask_positions"], axis=1)[used]
+    assert not np.isin(stored, [ROBERTA.cls, ROBERTA.sep, ROBERTA.pad]).any()
+    assert ROBERTA.mask in shown and (shown == stored).any()
+    assert_equals_plain(stirred(case))
 
 
-def test_sampling_at_the_ends_never_picks_an_impossible_token() -> None:
-    logits = torch.tensor([[[-1e9, 0.0, -1e9, 0.0, -1e9]]])
-    for u, expected in ((0.0, 1), (0.4999, 1), (0.5001, 3), (1 - 2**-24, 3)):
-        assert sample_tokens(logits, torch.tensor([[u]]), 1.0).item() == expected
+@pytest.mark.parametrize("name", SAMPLING)
+def test_losses_reach_the_other_network_only_through_what_is_shared(name: str) -> None:
+    """The generator's loss reaches the generator's parameters, the main network's loss the main network's, and neither
+    any other; a policy is rewarded, a baseline sees a detached state, a frozen generator moves nothing."""
+    case = stirred(prepared(CASES[name]))
+    objective, sums = case.objective, run(case).sums
+    networks = objective.networks()
+    main = {id(p) for p in networks[objective.main].parameters().values()}
+    generator = {id(p) for p in networks["generator"].parameters().values()}
+    shared = {n.split(".")[0] for n, p in networks["generator"].parameters().items() if id(p) in main}
+    tying = getattr(getattr(case.arm, "generator", None), "tying", "none")
+    assert shared == {"all": {"embeddings", "encoder"}, "token": {"embeddings"}, "none": set()}[tying]
+    parameters = trainable(objective)
+    learned = {id(p) for p in parameters.values()}
+    baseline = {id(p) for n, p in parameters.items() if n == "generator.baseline.weight"}
+    reach = {
+        "mlm": generator,
+        "policy": generator,
+        "baseline": baseline,
+        "rtd": main,
+        "replaced": main,
+        "all_tokens": main,
+    }
+    for term, loss in sums.items():
+        found = {id(parameters[n]) for n, gradient in gradients(loss, objective).items() if gradient is not None}
+        assert found == reach[term], term
+    frozen = not sums.keys() & {"mlm", "policy"}
+    assert learned == main | baseline if frozen else learned == main | generator | baseline
+    assert not (frozen and learned & generator)
 
 
-def test_detection_figures_equal_scikit_learn() -> None:
-    generator = torch.Generator().manual_seed(2)
-    fake = (torch.rand(4, 300, generator=generator) < 0.2).float()
-    scores = torch.randn(4, 300, generator=generator) + fake
-    real = (torch.rand(4, 300, generator=generator) < 0.9).float()
-    sums = {k: v.double().numpy() for k, v in detection_statistics(scores, fake, real).items()}
-    found = detection_metrics({**sums, "real": real.sum().item()})
-    keep = real.bool()
-    labels, flags = fake[keep].numpy(), (scores[keep] > 0).numpy()
-    assert found["rtd_auc"] == pytest.approx(roc_auc_score(labels, scores[keep].numpy()), abs=1e-3)
-    assert found["rtd_precision"] == pytest.approx(precision_score(labels, flags))
-    assert found["rtd_recall"] == pytest.approx(recall_score(labels, flags))
-    assert found["rtd_accuracy"] == pytest.approx((labels == flags).mean())
-    assert found["replaced_rate"] == pytest.approx(labels.mean())
+@pytest.mark.parametrize("token", [SPECIAL.pad, SPECIAL.sep, SPECIAL.cls])
+@pytest.mark.parametrize(("name", "packed"), [(name, packed) for name in SAMPLES for packed in (False, True)])
+def test_a_sampled_special_token_changes_nothing_but_its_own_embedding(name: str, packed: bool, token: int) -> None:
+    """A generator that samples nothing but [PAD] does what one does that samples a word of the same embedding, bit for
+    bit: fragments, positions, attention, counts and losses are those of the stored row."""
+    case = stirred(prepared(CASES[name], packed=packed, count=4))
+    word = next(w for w in range(5, 96) if w not in case.host["ids"])
+    tables = {id(p): p for n, p in case.objective.named_parameters() if n.endswith(("word.weight", "head.bias"))}
+    with torch.no_grad():
+        for table in tables.values():
+            table[token] = table[word]
+    outputs = []
+    for sample in (word, token):
+        case.objective.generator.sample = lambda logits, batch, sample=sample: torch.full_like(
+            batch["mask_labels"], sample
+        )
+        outputs.append(run(case))
+    for key, value in outputs[0].statistics.items():
+        assert torch.equal(value, outputs[1].statistics[key]), key
+    assert outputs[0].statistics["real"] == (case.host["fragment"] > 0).sum()
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_losses_equal_plain_loops_where_padding_is_sampled(name: str) -> None:
+    case = stirred(prepared(CASES[name], packed=True, count=3))
+    case.objective.generator.sample = lambda logits, batch: torch.full_like(batch["mask_labels"], SPECIAL.pad)
+    assert_equals_plain(case, forced=SPECIAL.pad)
+
+
+@pytest.mark.parametrize(("name", "packed"), LAYOUTS, ids=LAYOUT_IDS)
+def test_filler_rows_weigh_nothing(name: str, packed: bool) -> None:
+    """Rows of padding, prepared as the loader prepares them."""
+    case = stirred(prepared(CASES[name], packed=packed))
+    whole = run(case)
+    padded = run(Prepared(case.arm, case.objective, with_filler(case), case.special))
+    assert whole.statistics.keys() == padded.statistics.keys()
+    for key, value in whole.statistics.items():
+        torch.testing.assert_close(padded.statistics[key], value, rtol=1e-12, atol=0, msg=key)
+
+
+def with_filler(case: Prepared) -> dict[str, np.ndarray]:
+    padding = np.full((2, SEQ_LEN), SPECIAL.pad)
+    keys = RowKeys(1, np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.int64))
+    none = (padding, np.zeros(2, dtype=np.int64), np.zeros(2, dtype=bool))
+    filler = case.objective.prepare(RowBatch(padding, structure(padding, SPECIAL), keys, lambda draws: none))
+    assert counts(filler) == dict.fromkeys(counts(filler), 0)
+    return {name: np.concatenate([array, filler[name]]) for name, array in case.host.items()}
+
+
+def test_bert_refuses_packed_rows() -> None:
+    with pytest.raises(ValueError, match="layout 'segments'"):
+        build(BertArm(learning_rate=1e-3), ENCODER, SPECIAL, seq_len=32, packed=True)

@@ -15,17 +15,21 @@ import torch
 from torch import Tensor
 
 from data_prep.rows import SpecialIds
-from training.engine import Engine
-from training.objectives import Batch, Electra, MaskedLanguageModel, Objective, Outputs
+from training.arms import ElectraArm, MlmArm, NetworkGenerator
+from training.engine import build_engine
+from training.objectives import Batch, Electra, Objective, Outputs, Setup, build
+from training.objectives.electra import detect
 from training.optimizer import learning_rate
-from training.settings import ElectraArm, EncoderConfig, OptimizerConfig
+from training.settings import Compute, OptimizerConfig, Placement, Schedule
+from training.sizes import EncoderConfig
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
 HERE = Path(__file__).parent.parent / "data"
 SPECIAL = SpecialIds(pad=0, unk=100, cls=101, sep=102, mask=103)
 CPU = torch.device("cpu")
-STEPS, PEAK, TOTAL, WARMUP = 6, 1e-3, 20, 4
+STEPS, PEAK, TOTAL = 6, 1e-3, 20
+SCHEDULE = Schedule(kind="linear", warmup_steps=4, decay_steps=0)
 
 # Steps whose *recorded* norm is off by 0.3-2.6 % while every loss, and every parameter after six steps, agrees: the
 # dump fetched the norm while TensorFlow was already updating the variables it was computed from.
@@ -43,27 +47,14 @@ def golden(name: str) -> dict[str, np.ndarray]:
 
 
 class RecordedElectra(Electra):
-    """ELECTRA with the generator's draws replaced by recorded ones."""
-
-    def _corrupt(self, logits_BKV: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        self.generator_logits = logits_BKV
-        return batch["mask_labels"], batch["corrupted"], batch["fake"]
-
-
-class MaskedBaseline(MaskedLanguageModel):
-    """The reference's `electra_objective=False`: a full-size network with the masked-token loss alone."""
-
-    def loss_terms(self):  # type: ignore[no-untyped-def]
-        from training.objectives import Term
-
-        return (Term("mlm", "masked", 1.0),)
-
-    def prepare(self, batch):  # type: ignore[no-untyped-def]
-        raise NotImplementedError("the recorded masks are used")
+    """ELECTRA with the generator's draws replaced by recorded ones. (The recorded masks were drawn with replacement, so
+    a position may stand twice among the slots and the rows cannot be put together from the samples.)"""
 
     def forward(self, batch: Batch) -> Outputs:
-        mlm, statistics = self._predict(self._encode(batch), batch)
-        return Outputs({"mlm": mlm}, statistics)
+        proposal = self.generator(batch)
+        self.scores = self.judge(batch["corrupted"], batch)
+        rtd_sum, detection = detect(self.scores, batch["fake"], batch)
+        return self.outputs(batch, {**proposal.sums, "rtd": rtd_sum}, {**proposal.statistics, **detection})
 
 
 def build_objective(name: str) -> Objective:
@@ -79,10 +70,14 @@ def build_objective(name: str) -> Objective:
         dropout=0.0,
         attention_dropout=0.0,
     )
-    if name == "bert":
-        return MaskedBaseline(config, SPECIAL, 48, False)
-    arm = ElectraArm(learning_rate=PEAK, generator_width=0.5 if name == "electra_base" else 0.25)
-    return RecordedElectra(arm, config, SPECIAL, 48, False)
+    if name == "bert":  # the reference's electra_objective=False: a full-size network with the masked-token loss alone
+        return build(MlmArm(learning_rate=PEAK), config, SPECIAL, seq_len=48, packed=False)
+    generator = NetworkGenerator(
+        width=0.5 if name == "electra_base" else 0.25, disallow_correct=name == "electra_disallow_correct"
+    )
+    arm = ElectraArm(learning_rate=PEAK, generator=generator)
+    setup = Setup(model=config, special=SPECIAL, seq_len=48, packed=False, compute=Compute())
+    return RecordedElectra(arm, setup)
 
 
 def reference_names(objective: Objective) -> Iterator[tuple[str, list[str], bool]]:
@@ -96,8 +91,8 @@ def reference_names(objective: Objective) -> Iterator[tuple[str, list[str], bool
         "ffn_norm": ["output/LayerNorm"],
     }
     heads = {
-        "generator_head.dense": "generator_predictions/dense",
-        "generator_head.norm": "generator_predictions/LayerNorm",
+        "generator.head.dense": "generator_predictions/dense",
+        "generator.head.norm": "generator_predictions/LayerNorm",
         "mlm_head.dense": "generator_predictions/dense",
         "mlm_head.norm": "generator_predictions/LayerNorm",
         "discriminator_head.dense": "discriminator_predictions/dense",
@@ -107,7 +102,7 @@ def reference_names(objective: Objective) -> Iterator[tuple[str, list[str], bool
         "embeddings.word.weight": "electra/embeddings/word_embeddings",
         "embeddings.token_type.weight": "electra/embeddings/token_type_embeddings",
         "embeddings.position.weight": "electra/embeddings/position_embeddings",
-        "generator_head.bias": "generator_predictions/output_bias",
+        "generator.head.bias": "generator_predictions/output_bias",
         "mlm_head.bias": "generator_predictions/output_bias",
     }
     for name, _ in objective.named_parameters():
@@ -122,7 +117,7 @@ def reference_names(objective: Objective) -> Iterator[tuple[str, list[str], bool
             yield name, [f"{heads[module]}/{norm_leaf if module.endswith('norm') else leaf}"], leaf == "kernel"
         else:
             scope = "generator" if name.startswith("generator.") else "electra"
-            parts = module.split(".")
+            parts = module.removeprefix("generator.").split(".")
             if parts[1] == "project":
                 yield name, [f"{scope}/embeddings_project/{leaf}"], leaf == "kernel"
                 continue
@@ -160,7 +155,8 @@ def step_batch(data: dict[str, np.ndarray], step: int) -> Batch:
     }
     if f"step{step}/corrupted_ids" in data:
         batch["corrupted"] = long(f"step{step}/corrupted_ids")
-        batch["fake"] = torch.from_numpy(data[f"step{step}/is_fake"].astype(np.float32))
+        batch["fake"] = torch.from_numpy(data[f"step{step}/is_fake"].astype(np.bool_))
+        batch["uniforms"] = torch.zeros(batch["mask_labels"].shape)  # what is sampled here is not used
     return batch
 
 
@@ -173,23 +169,24 @@ def total_loss(objective: Objective, outputs: Outputs) -> Tensor:
 def test_forward_gradients_and_six_steps_equal_the_reference(name: str) -> None:
     data = golden(name)
     objective = build_objective(name)
-    objective.load_state_dict(reference_tensors(objective, data, "param0"))
+    recorded = reference_tensors(objective, data, "param0")
+    with torch.no_grad():
+        for parameter_name, parameter in objective.named_parameters():
+            parameter.copy_(recorded[parameter_name])
+    logits = {}
+    if name in ("electra_small", "electra_base"):
+        objective.generator.head.register_forward_hook(lambda _, __, found: logits.update(generator=found))
     batch = step_batch(data, 0)
     outputs = objective(batch)
     loss = total_loss(objective, outputs)
     loss.backward()
     if name.startswith("electra"):
-        scores = objective.discriminator_head(
-            objective.discriminator(
-                objective.embeddings(batch["corrupted"], batch["positions"], batch["types"]), batch["fragment"]
-            )
-        )
         real = batch["fragment"] > 0
         np.testing.assert_allclose(
-            scores.sigmoid()[real].detach(), data["step0/disc_probs"][real.numpy()], atol=1e-6, rtol=0
+            objective.scores.sigmoid()[real].detach(), data["step0/disc_probs"][real.numpy()], atol=1e-6, rtol=0
         )
     if name in ("electra_small", "electra_base"):
-        np.testing.assert_allclose(objective.generator_logits.detach(), data["step0/gen_logits"], atol=1e-6, rtol=0)
+        np.testing.assert_allclose(logits["generator"].detach(), data["step0/gen_logits"], atol=1e-6, rtol=0)
     gradients = reference_tensors(objective, data, "step0/grad")
     for parameter_name, parameter in objective.named_parameters():
         expected = gradients[parameter_name]
@@ -197,12 +194,12 @@ def test_forward_gradients_and_six_steps_equal_the_reference(name: str) -> None:
         np.testing.assert_allclose(parameter.grad, expected, atol=2e-5 * scale + 1e-9, rtol=0, err_msg=parameter_name)
 
     objective.zero_grad()
-    engine = Engine(objective, OptimizerConfig(), micro_batch=4, accumulation=1, zero_stage=1, device=CPU)
+    engine = build_engine(objective, OptimizerConfig(), Placement(micro_batch=4), accumulation=1, device=CPU)
     for step in range(STEPS):
         outputs = engine.forward(step_batch(data, step))
         loss = total_loss(objective, outputs)
         engine.backward(loss)
-        engine.step(learning_rate(step + 1, PEAK, TOTAL, WARMUP))  # the recorded run counts its first step as 1
+        engine.step(learning_rate(step + 1, PEAK, TOTAL, SCHEDULE))  # the recorded run counts its first step as 1
         statistics = outputs.statistics
         assert statistics["mlm_loss"] / statistics["masked"] == pytest.approx(data[f"step{step}/mlm_loss"], rel=1e-5)
         if name.startswith("electra"):

@@ -1,0 +1,78 @@
+"""What every training process does, however it was started: its runs, one after another.
+
+An assignment is small and travels as JSON. Each run resumes from its own newest checkpoint and is skipped when done.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cluster.config import ClusterConfig
+from data_prep.errors import PreflightError
+from data_prep.integrity import verify
+from data_prep.manifest import load
+from data_prep.settings import Settings
+from data_prep.storage import Location, folder
+from training.settings import RunSpec
+
+if TYPE_CHECKING:
+    import torch
+
+OnProgress = Callable[[RunSpec, dict[str, Any]], None]
+
+
+class Assignment(Settings):
+    """What a group of processes is to train."""
+
+    specs: list[RunSpec]
+    corpus: str = ""
+    runs_dir: Path = Path()
+    threads: int = 1
+    use_gpu: bool = False
+    profile: int = 0  # steps of the first run to trace
+
+    def run_dir(self, spec: RunSpec) -> Path:
+        return self.runs_dir / spec.name
+
+
+def assign(
+    specs: Sequence[RunSpec], corpus: Location, runs_dir: Path, config: ClusterConfig, profile: int = 0
+) -> Assignment:
+    """The runs that are not done. DataError where a shard is not what the manifest says."""
+    waiting = [spec for spec in specs if not (runs_dir / spec.name / "done.json").exists()]
+    corpus = folder(corpus)
+    if waiting:
+        verify(corpus, load(corpus))
+    return Assignment(
+        specs=waiting,
+        corpus=corpus.location,
+        runs_dir=runs_dir.resolve(),
+        threads=config.threads_per_worker,
+        use_gpu=config.use_gpu,
+        profile=profile,
+    )
+
+
+def work(assignment: Assignment, device: "torch.device", *, rank: int, local_rank: int, world_size: int) -> None:
+    """Train the assigned runs as one rank of a process group that exists. An OSError becomes a PreflightError."""
+    import torch
+
+    # what DeepSpeed reads of its surroundings
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "WORLD_SIZE": str(world_size)}
+    os.environ["DS_ACCELERATOR"] = device.type
+    torch.set_num_threads(assignment.threads)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    from training.loop import train
+
+    for number, spec in enumerate(assignment.specs):
+        run_dir = assignment.run_dir(spec)
+        profile = assignment.profile if number == 0 else 0
+        try:
+            train(spec, folder(assignment.corpus), run_dir, device, profile=profile)
+        except OSError as error:
+            place = error.filename or run_dir
+            raise PreflightError(
+                f"{place}: {error.strerror or error}; free the space or correct the permissions"
+            ) from None

@@ -1,0 +1,24 @@
+"""Every engine on one GPU over NCCL: bf16 under autocast, compiled layers, overlapped communication."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch.multiprocessing as multiprocessing
+
+from tests.training.engine_ranks import ENGINES, on_device
+from tests.training.test_engine import reference
+
+pytestmark = [pytest.mark.gpu, pytest.mark.multi]
+
+
+def test_engines_on_a_gpu_agree_with_float64(corpus: Path, tmp_path: Path) -> None:
+    multiprocessing.spawn(on_device, (corpus, tmp_path, "cuda"), nprocs=1)
+    found, exact = json.loads((tmp_path / "device.json").read_text()), reference(corpus, steps=2)
+    for name in ENGINES:
+        for compiled in (False, True):
+            fp32, auto = found[f"{name} fp32 {compiled}"], found[f"{name} auto {compiled}"]
+            for key, expected in (("losses", exact.losses), ("norms", exact.norms)):
+                assert fp32[key] == pytest.approx(expected, rel=1e-4), (name, compiled)
+                assert auto[key] == pytest.approx(expected, rel=3e-2), (name, compiled)
+                assert auto[key][0] != pytest.approx(expected[0], rel=1e-6), (name, compiled)  # bf16 indeed

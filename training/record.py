@@ -1,0 +1,84 @@
+"""The ledgers of a run, which grow window by window, and `done.json`, which says what came of it.
+
+`done.json` is written last and makes a run finished; only rank 0 writes. The other files of a run's folder are in
+`training.run_folder`.
+"""
+
+import platform
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from data_prep import storage
+from training.checkpoint import Progress
+from training.flops import executed_flops, train_flops
+from training.ledgers import NAMES, total
+from training.meter import Window
+from training.paper_flops import train_arm
+from training.run_folder import DONE
+from training.settings import RunSpec
+
+
+def count(progress: Progress, spec: RunSpec, window: Window, dispatched: int) -> Progress:
+    """The ledgers after a window of steps, in which `dispatched` rows were computed, filler included. They grow window
+    by window because placement, and so what is dispatched, may change from one attempt to the next."""
+    arm, model, seq_len = spec.identity.arm, spec.identity.model, spec.identity.seq_len
+    flops = train_flops(arm, model, window.flop_counts)
+    executed = executed_flops(arm, model, rows=dispatched, seq_len=seq_len, compute=spec.placement.compute)
+    return replace(
+        progress,
+        flops_counted=progress.flops_counted + flops,
+        flops_spent=progress.flops_spent + flops,
+        flops_executed=progress.flops_executed + executed,
+        flops_paper=progress.flops_paper + train_arm(arm, model, seq_len, window.steps * spec.identity.global_batch),
+        tokens=progress.tokens + int(window.flop_counts.tokens),
+    )
+
+
+def write_done_record(
+    run_dir: Path,
+    spec: RunSpec,
+    progress: Progress,
+    *,
+    heldout: dict[str, float],
+    parameters: int,
+    device: torch.device,
+) -> None:
+    """What came of a run. The ledgers, tokens and seconds contain those of the runs it began with, whose share is under
+    `inherited`; its pace is its own."""
+    begun = total(progress.inherited)
+    record = {
+        "step": progress.step,
+        "budget": spec.budget,
+        "flops_per_step": spec.flops_per_step,
+        "flops_counted": progress.flops_counted,
+        "flops_spent": progress.flops_spent,
+        "flops_executed": progress.flops_executed,
+        "flops_paper": progress.flops_paper,
+        "tokens": progress.tokens,
+        "seconds": progress.seconds,  # evaluation and saving included
+        "inherited": {name: getattr(begun, name) for name in NAMES},
+        "tokens_per_second": (progress.tokens - begun.tokens) / (progress.seconds - begun.seconds),
+        "skipped_steps": progress.skipped,
+        "checkpoint": f"step-{progress.step:08d}",
+        "heldout": finite(heldout),
+        "degenerate": progress.degenerate,
+        "parameters": parameters,
+        "world_size": dist.get_world_size(),
+        "hardware": _hardware(device),
+    }
+    storage.write_json(run_dir / DONE, record)
+
+
+def finite(figures: dict[str, float]) -> dict[str, float]:
+    """Without the figures that do not exist: an AUC without replaced tokens, the norm of a skipped step."""
+    return {name: value for name, value in figures.items() if np.isfinite(value)}
+
+
+def _hardware(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"{dist.get_world_size()} × {torch.cuda.get_device_name(device)}"
+    return f"{dist.get_world_size()} CPU process(es) on {platform.machine()}"

@@ -1,0 +1,100 @@
+"""What a run leaves in its folder beside checkpoints and metric lines: `run.json`, `events.jsonl`, `done.json`.
+
+`run.json` says what is trained and is written before the first step; `done.json` says what came of it, is written last
+(`training.record`), and makes a run finished. Events are appended, one JSON object a line with its time. A killed
+process can tear a line of events: the next attempt begins a new one, and readers skip what does not parse. Only rank 0
+writes. Torch-free, so that planning and the console read here too.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from data_prep import storage
+from data_prep.errors import ConfigError, DataError
+from training.settings import RunSpec
+
+DONE = "done.json"
+RECORD = "run.json"
+EVENTS = "events.jsonl"
+
+
+def write_run_record(run_dir: Path, spec: RunSpec) -> None:
+    """What is trained: the specification, and the few figures that tables go by."""
+    arm = spec.identity.arm
+    flat = {"arm": arm.label, "objective": arm.objective, "steps": spec.steps, "seed": spec.identity.seed}
+    storage.write_json(run_dir / RECORD, {**spec.model_dump(mode="json"), **flat})
+
+
+def read_run_record(run_dir: Path) -> RunSpec | None:
+    """What an earlier attempt was to train; None where there was none, or of another version."""
+    try:
+        found = storage.read_json(run_dir / RECORD)
+        return RunSpec.model_validate({name: found[name] for name in RunSpec.model_fields if name in found})
+    except (DataError, ValidationError, TypeError):
+        return None
+
+
+def is_done(run_dir: Path, spec: RunSpec) -> bool:
+    """Whether the run is finished; ConfigError for a finished run of another identity, DataError for one without its
+    record."""
+    if not (run_dir / DONE).exists():
+        return False
+    record = storage.read_json(run_dir / RECORD)
+    if not isinstance(record, dict) or not isinstance(record.get("identity"), dict):
+        raise DataError(f"{run_dir / RECORD}: holds no record of a run; restore it, or remove {run_dir}.")
+    refuse_changes(run_dir, record["identity"], spec)
+    return True
+
+
+def refuse_changes(run_dir: Path, before: Mapping[str, Any], spec: RunSpec) -> None:
+    """ConfigError naming what differs between an earlier attempt's identity and this one's."""
+    now = spec.identity.model_dump(mode="json")
+    changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    if "init" in changed and set(changed) <= {"init", "schedule", "steps"}:  # its cost decides what a budget leaves
+        raise ConfigError(
+            f"{run_dir}: began with {_named(before.get('init', {}))}, and init_from now names {_named(now['init'])}; "
+            "restore that folder, name that checkpoint itself in init_from, or choose another --out"
+        )
+    if changed:
+        raise ConfigError(
+            f"{run_dir}: was trained with another {', '.join(changed)}; choose another --out, or remove this folder"
+        )
+
+
+def _named(init: Mapping[str, list[str]]) -> str:
+    """Identities, cut to what a person compares: `1234567890ab…@300`, `sha256:12345…`."""
+    names = dict.fromkeys(name for names in init.values() for name in names)
+    return ", ".join(f"{name[:12]}…{''.join(name.partition('@')[1:])}" for name in names) or "nothing"
+
+
+def append_events(run_dir: Path, events: Iterable[dict[str, Any]]) -> None:
+    """Append `{"time": …, "event": …, …}` lines."""
+    append_lines(run_dir / EVENTS, ({"time": time.time(), **event} for event in events))
+
+
+def append_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    """Append JSON lines, after a line break where a killed process has torn the last one."""
+    with open(path, "ab+") as file:
+        end = file.seek(0, 2)
+        file.seek(max(0, end - 1))
+        torn = file.read(1) not in (b"", b"\n")
+        file.write(b"\n" * torn + b"".join(json.dumps(record).encode() + b"\n" for record in records))
+
+
+def last_events(run_dir: Path) -> list[dict[str, Any]]:
+    """The events of the last attempt; none before the first."""
+    if not (run_dir / EVENTS).is_file():
+        return []
+    events: list[dict[str, Any]] = []
+    for line in (run_dir / EVENTS).read_bytes().split(b"\n"):
+        try:
+            event = json.loads(line)
+        except ValueError:  # torn, or empty
+            continue
+        events = [event] if event["event"] == "started" else [*events, event]
+    return events
