@@ -3,6 +3,7 @@
 #   make quickstart   the whole road on this machine: text in, curves and Hugging Face checkpoints out
 #   make test         every test that needs no GPU and no half hour
 #   make test-long    those that take longer: it learns, on real text
+#   make test-gpu     those that need a CUDA device
 #   make lint         ruff (rules and format) and mypy
 #   make format       let ruff rewrite the files
 #   make clean        remove caches, not .venv and not runs/
@@ -19,10 +20,10 @@ BIN := .venv/bin
 READY := .venv/.installed
 PACKAGES := data_prep training cluster pipeline
 
-.PHONY: help install quickstart test test-long lint format clean
+.PHONY: help install quickstart test test-long test-gpu lint format clean
 
 help:
-	@sed -n '3,8s/^#   //p' Makefile
+	@sed -n '3,9s/^#   //p' Makefile
 
 install: $(READY)
 
@@ -41,13 +42,16 @@ quickstart: $(READY)
 
 # One thread a process: the tests start several processes, and spinning OpenMP threads on shared cores are many times slower.
 # ELECTRA_TEST_DATA points the tests at real data sets where they lie beside the repository; without it those tests skip.
-test test-long: export OMP_NUM_THREADS := 1
+test test-long test-gpu: export OMP_NUM_THREADS := 1
 test test-long: export ELECTRA_TEST_DATA ?= $(realpath ../shared/data)
 test: $(READY)
 	$(BIN)/python -m pytest -m "not gpu and not long"
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m "not gpu and long" -s
+
+test-gpu: $(READY)
+	$(BIN)/python -m pytest -m gpu tests/gpu
 
 lint: $(READY)
 	$(BIN)/ruff check .

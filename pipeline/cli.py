@@ -82,11 +82,11 @@ def prepare(
         _run("prepare", config, overrides, out, json_, debug)
         return
     with _errors(json_, debug):
-        from pipeline import stages
         from pipeline.console import Console
         from pipeline.dry_run import dry_run as expect
+        from pipeline.place import read_experiment
 
-        experiment = stages.read_experiment(config, overrides or [])
+        experiment = read_experiment(config, overrides or [])
         result = expect(experiment, Console(sys.stderr if json_ else sys.stdout))
         if json_:
             print(json.dumps({"verb": "prepare", "exit_code": 0, "dry_run": True, **result}))
@@ -171,7 +171,7 @@ def show_config(config: Config, overrides: Overrides = None, json_: Json = False
     """Check an experiment file and print it with every default spelled out."""
     with _errors(json_, debug):
         from pipeline import config as yaml_config
-        from pipeline.stages import read_experiment
+        from pipeline.place import read_experiment
 
         experiment = read_experiment(config, overrides or [])
         print(json.dumps(experiment.model_dump(mode="json")) if json_ else yaml_config.dump(experiment).rstrip())
@@ -197,16 +197,17 @@ def _run(
             if where.ranks.rank > 0:
                 where.ranks.follow()
                 return
+        from pipeline import place as places
         from pipeline import quickstart, stages
         from pipeline.console import Console
 
-        settings = [*(overrides or []), *stages.glue_overrides(glue_dir)]
-        experiment = stages.read_experiment(config, settings)
+        settings = [*(overrides or []), *places.glue_overrides(glue_dir)]
+        experiment = places.read_experiment(config, settings)
         if verb in ("quickstart", "evaluate"):
-            stages.check_tasks(experiment)
-        where.folder = folder = out or stages.default_folder(config, experiment)
+            places.check_tasks(experiment)
+        where.folder = folder = out or places.default_folder(config, experiment)
         console = Console(sys.stderr if json_ else sys.stdout)
-        with stages.open_place(experiment, folder, console, where.ranks) as place:
+        with places.open_place(experiment, folder, console, where.ranks) as place:
             result = quickstart.road(place) if verb == "quickstart" else stages.run(verb, place, **options)
         if json_:
             print(json.dumps({"verb": verb, "exit_code": 0, "out": str(folder.absolute()), **result}))

@@ -11,7 +11,7 @@ from data_prep.plan import make_plan
 from data_prep.storage import folder
 from pipeline.console import Console, duration
 from pipeline.experiment import Experiment
-from pipeline.stages import cores
+from pipeline.place import cores
 
 
 def dry_run(experiment: Experiment, console: Console) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """One experiment: a corpus, a model size, arms, budgets (or a number of steps) and seeds, evaluated one way.
 
 `Experiment` is the whole configuration tree; its sections live beside what they configure. `runs` expands it to run
-specifications. It knows no folder and starts nothing (`pipeline.folder`, `pipeline.stages`), and imports nothing heavy.
+specifications. It knows no folder and starts nothing (`pipeline.folder`, `pipeline.place`), and imports nothing heavy.
 """
 
 from collections.abc import Sequence

@@ -14,14 +14,16 @@ from typing import Any
 
 from pipeline import gather, stages
 from pipeline.console import duration
+from pipeline.place import Place, shown
 from pipeline.proof import auto_class
-from pipeline.stages import Place, Result, shown
+from pipeline.stages import Result
 from pipeline.tracking import TRACKING_URI
+from pipeline.train_stage import train
 
 # Report before track: the mirror takes the report along.
 ROAD: dict[str, stages.Stage] = {
     "prepare": stages.prepare,
-    "train": stages.train,
+    "train": train,
     "evaluate": stages.evaluate,
     "report": stages.report,
     "track": stages.track,

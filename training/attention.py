@@ -10,7 +10,8 @@ tokens, a filler row sees itself.
 - `varlen`: `torch.nn.attention.varlen` (GPU, half precision, no dropout). `flash`: flash-attn (the same, with dropout).
   Both take the rows as one line of tokens cut into runs.
 
-Nothing here makes the host wait for a GPU; every shape depends on the batch's shape alone, not on what rows hold.
+Nothing here makes the host wait for a GPU; every shape depends on the batch's shape and on `runs`, which the host
+knows, alone.
 
 Shape suffixes: B rows, L row length, Q queries a row, H heads, K head size, N runs of a batch, T = B·L.
 """
@@ -89,11 +90,12 @@ def _flash_installed() -> bool:
     return find_spec("flash_attn") is not None
 
 
-def layout(fragment_BL: Tensor, *, packed: bool, backend: Backend) -> Layout:
+def layout(fragment_BL: Tensor, *, packed: bool, backend: Backend, runs: int | None = None) -> Layout:
     """The layout of rows whose fragments are numbered from 1, 0 on padding. Only `packed` rows may hold more than one
-    fragment; they cost the masked back-ends `[B, 1, L, L]`."""
+    fragment; they cost the masked back-ends `[B, 1, L, L]`. `runs`: what the run back-ends may count on, that rows have
+    no more runs of a fragment's or of padding's tokens than that on average; None: as many as can be."""
     if backend in ("varlen", "flash"):
-        return Layout(backend, run_starts=_run_starts(fragment_BL, packed))
+        return Layout(backend, run_starts=_run_starts(fragment_BL, packed, runs))
     if fragment_BL.device.type == "cpu":  # free to look: often a smaller mask does, or none
         packed = packed and bool((fragment_BL > 1).any())
     if packed:
@@ -116,17 +118,20 @@ def _unless_full(mask: Tensor) -> Tensor | None:
     return None if mask.device.type == "cpu" and bool(mask.all()) else mask
 
 
-def _run_starts(fragment_BL: Tensor, packed: bool) -> Tensor:
-    """`[N + 1]` int32: the starts of all runs in order, filled up with T, which makes empty runs. N depends on the
-    shape alone: a packed row has at most a third as many fragments as tokens, another row one, and then padding."""
+def _run_starts(fragment_BL: Tensor, packed: bool, runs_a_row: int | None) -> Tensor:
+    """`[N + 1]` int32: the starts of all runs in order, filled up with T, which makes empty runs. Those are not free:
+    FlashAttention-2 takes 128 more rows of fp32 gradients, and blocks that find nothing to do, for every run. A packed
+    row has at most a third as many fragments as tokens, another row one, and then padding."""
     B, L = fragment_BL.shape
-    runs = B * (L // FRAGMENT + 2 if packed else 2)
+    most = L // FRAGMENT + 2 if packed else 2
+    runs = B * (most if runs_a_row is None else min(runs_a_row, most))
     is_start_BL = torch.ones_like(fragment_BL, dtype=torch.bool)
     is_start_BL[:, 1:] = fragment_BL[:, 1:] != fragment_BL[:, :-1]
     is_start_T = is_start_BL.flatten()
     place_T = torch.arange(B * L, dtype=torch.int32, device=fragment_BL.device)
     index_T = torch.where(is_start_T, is_start_T.cumsum(0) - 1, runs)
     starts = torch.full((runs + 1,), B * L, dtype=torch.int32, device=fragment_BL.device)
+    torch._dynamo.maybe_mark_dynamic(starts, 0)  # compiled layers take any number of runs, without compiling anew
     return starts.scatter_(0, index_T, torch.where(is_start_T, place_T, B * L))
 
 

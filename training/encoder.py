@@ -106,14 +106,16 @@ class Encoder(nn.Module):
         if self.project is not None:  # a Dense without an initializer in the reference: Glorot uniform
             nn.init.xavier_uniform_(self.project.weight)
 
-    def forward(self, x_BLE: Tensor, fragment_BL: Tensor, packed: bool = False, first: bool = False) -> Tensor:
+    def forward(
+        self, x_BLE: Tensor, fragment_BL: Tensor, packed: bool = False, first: bool = False, runs: int | None = None
+    ) -> Tensor:
         """`[B, L, D]`; `fragment_BL` numbers the fragments of a row from 1, 0 on padding. `packed` says that rows
         may hold more than one fragment. With `first`, the last layer computes the first position only, `[B, 1, D]`:
-        what a classifier needs, for a third less work at two layers. ConfigError where `compute.attention` cannot
-        serve here."""
+        what a classifier needs, for a third less work at two layers. `runs` is `layout`'s. ConfigError where
+        `compute.attention` cannot serve here."""
         x_BLD = x_BLE if self.project is None else self.project(x_BLE)
         backend = self._backend(x_BLD)
-        rows = layout(fragment_BL, packed=packed, backend=backend)
+        rows = layout(fragment_BL, packed=packed, backend=backend, runs=runs)
         *body, last = self.layers
         for layer in body:
             x_BLD = self._run(layer, x_BLD, rows)

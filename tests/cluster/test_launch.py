@@ -17,10 +17,10 @@ from cluster import launch
 from cluster.launch import Ranks, RankZeroFailed, address, alone, first_host, join, pick_device, place
 from cluster.worker import Assignment
 from data_prep.errors import ConfigError, PreflightError
-from pipeline import stages
+from pipeline import train_stage
 from pipeline.console import Console
 from pipeline.folder import open_folder
-from pipeline.stages import Place
+from pipeline.place import Place, read_experiment
 from tests.conftest import ROOT, Road
 from tests.training.runs import assert_equal, weights
 from training.metrics import read_metrics
@@ -106,10 +106,10 @@ def test_which_launcher_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     started: list[str] = []
     monkeypatch.setattr(Place, "start_ray", lambda place: started.append("ray"))
     for workers, ray in ((0, []), (1, ["ray"])):
-        experiment = stages.read_experiment(ROOT / "configs/quickstart.yaml", [f"cluster.num_workers={workers}"])
+        experiment = read_experiment(ROOT / "configs/quickstart.yaml", [f"cluster.num_workers={workers}"])
         with open_folder(tmp_path / str(workers), experiment) as folder, ExitStack() as stack:
             here = Place(experiment=experiment, folder=folder, console=Console(), stack=stack)
-            stages._launched(here)
+            train_stage._launched(here)
             assert started == ray and here.worked
 
 

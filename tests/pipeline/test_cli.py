@@ -14,7 +14,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from pipeline import cli, quickstart, stages
+from pipeline import cli, place, quickstart, stages
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
@@ -177,16 +177,16 @@ def test_the_verbs_that_track_name_the_switch() -> None:
 def test_glue_dir_selects_the_suite_whatever_its_name(tmp_path: Path) -> None:
     folder = tmp_path / "a: 'b' #c"
     folder.mkdir()
-    experiment = stages.read_experiment(QUICKSTART, stages.glue_overrides(folder))
+    experiment = place.read_experiment(QUICKSTART, place.glue_overrides(folder))
     assert (experiment.evaluation.suite, experiment.evaluation.glue_dir) == ("glue", folder)
 
 
 def test_an_experiment_folder_stands_for_its_configuration_and_place(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(QUICKSTART.read_text())
-    experiment = stages.read_experiment(tmp_path, [])
-    assert experiment == stages.read_experiment(QUICKSTART, [])
-    assert stages.default_folder(tmp_path, experiment) == tmp_path
-    assert stages.default_folder(QUICKSTART, experiment) == Path("runs/quickstart")
+    experiment = place.read_experiment(tmp_path, [])
+    assert experiment == place.read_experiment(QUICKSTART, [])
+    assert place.default_folder(tmp_path, experiment) == tmp_path
+    assert place.default_folder(QUICKSTART, experiment) == Path("runs/quickstart")
 
 
 # --- what is nobody's mistake ---
@@ -196,7 +196,7 @@ def test_an_internal_error_is_exit_1_and_says_how_to_see_the_traceback(monkeypat
     def broken(*_: object) -> None:
         raise ZeroDivisionError("first line\nsecond line")
 
-    monkeypatch.setattr(stages, "read_experiment", broken)
+    monkeypatch.setattr(place, "read_experiment", broken)
     assert refused(1, "config", "x") == (
         "internal error, ZeroDivisionError: first line (run again with --debug for the traceback)"
     )
@@ -208,7 +208,7 @@ def test_interruption_and_a_full_disk(error: BaseException, code: int, monkeypat
     def stop(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(stages, "read_experiment", stop)
+    monkeypatch.setattr(place, "read_experiment", stop)
     refused(code, "config", "x")
 
 
@@ -216,7 +216,7 @@ def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(stages, "read_experiment", stop)
+    monkeypatch.setattr(place, "read_experiment", stop)
 
 
 @pytest.mark.parametrize(

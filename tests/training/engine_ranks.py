@@ -252,26 +252,6 @@ def at_two(found: dict[str, Any], corpus: Path, rank: int) -> None:
     found["word gradient"] = word_gradient(Run(corpus, ENGINES["zero3"], rank, 2, accumulation=4))
 
 
-def on_device(rank: int, corpus: Path, folder: Path, kind: str) -> None:
-    """One process alone, on a GPU over NCCL (or, to try this function, on the CPU): every engine, its layers compiled
-    and not, in fp32 and as `auto` has it, into `folder/device.json`."""
-    os.environ["LOCAL_RANK"] = str(rank)
-    backend = "nccl" if kind == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{folder}/store-{kind}", rank=0, world_size=1)
-    found: dict[str, Any] = {}
-    for name, engine in ENGINES.items():
-        for precision in ("fp32", "auto"):
-            for compiled in (False, True):
-                settings = {**engine, "precision": precision, "compute": {"compile": compiled}}
-                run = Run(corpus, settings, 0, 1, accumulation=4, device=torch.device(kind))
-                with run.started() as started:
-                    run.step(started, 0)
-                    run.step(started, 1)
-                found[f"{name} {precision} {compiled}"] = run.figures
-    (folder / "device.json").write_text(json.dumps(found))
-    dist.destroy_process_group()
-
-
 def join(rank: int, world: int, corpus: Path, folder: Path) -> None:
     """A process of a group."""
     os.environ["LOCAL_RANK"] = str(rank)

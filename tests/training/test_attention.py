@@ -7,12 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 from torch.nn.attention.varlen import varlen_attn
 
 from data_prep.errors import ConfigError
 from tests.training.fragments import ROWS, H, K, L, emulate_kernels, holds_several, numbered
 from training import attention
-from training.attention import Backend, Layout, attend, first_layout, layout, resolve
+from training.attention import Backend, attend, first_layout, layout, resolve
+from training.objectives import room_for_runs, to_device
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -122,8 +124,14 @@ def test_without_looking_the_mask_depends_on_the_layout_alone() -> None:
     for packed, expected in ((False, (2, 1, 1, L)), (True, (2, 1, L, L))):
         mask = layout(fragment, packed=packed, backend="sdpa").mask
         assert mask is not None and mask.shape == expected
-    for packed, runs in ((False, 2 * 2), (True, 2 * (L // 3 + 2))):
-        starts = layout(fragment, packed=packed, backend="varlen").run_starts
+    for packed, told, runs in (
+        (False, None, 2 * 2),
+        (True, None, 2 * (L // 3 + 2)),
+        (True, 4, 2 * 4),
+        (True, 8, 2 * (L // 3 + 2)),  # as many as can be
+        (False, 4, 2 * 2),
+    ):
+        starts = layout(fragment, packed=packed, backend="varlen", runs=told).run_starts
         assert starts is not None and starts.shape == (runs + 1,)
     first = first_layout(fragment, backend="varlen").mask
     assert first is not None and first.shape == (2, 1, 1, L)
@@ -158,6 +166,30 @@ def test_run_starts_equal_a_loop_and_their_number_is_static(width: int, packed: 
         total, size = len(batch) * width, len(batch) * (width // 3 + 2 if packed else 2) + 1
         assert found.tolist() == expected + [total] * (size - len(expected))
         assert found[-1] == total and size > len(expected)
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_the_host_tells_how_many_runs_a_batch_has(kind: str) -> None:
+    """Two or a power of two, no more than twice as many as there are, and all of them have room."""
+    fragment = numbered(ROWS[kind])
+    told = room_for_runs(to_device({"fragment": fragment.numpy()}, CPU))
+    expected = starts_by_loop(fragment)
+    assert told in (2, 4, 8) and told == max(2, 2 ** math.ceil(math.log2(len(expected) / len(fragment))))
+    found = layout(fragment, packed=holds_several(ROWS[kind]), backend="varlen", runs=told).run_starts
+    assert found is not None and found[: len(expected)].tolist() == expected
+    assert found[len(expected) :].unique().tolist() == [fragment.numel()]
+
+
+def test_a_compiled_layer_takes_any_number_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or every new number would compile anew, eight times, and then nothing is compiled any more."""
+    monkeypatch.setattr(attention, "varlen_attn", lambda q, k, v, starts, *rest: q + k + v * starts.float().mean())
+    counter, fragment = CompileCounter(), numbered(ROWS["packed"])
+    compiled = torch.compile(attend, dynamic=False, backend=counter)
+    qkv = [x.detach() for x in random_qkv(len(fragment))]
+    for runs in (4, 5, 6, 7):
+        rows = layout(fragment, packed=True, backend="varlen", runs=runs)
+        torch.testing.assert_close(compiled(*qkv, rows, 0.0), attend(*qkv, rows, 0.0))
+    assert counter.frame_count == 1
 
 
 # --- which one --------------------------------------------------------------------------------------------------------
@@ -225,39 +257,3 @@ def test_the_installed_varlen_takes_the_call_and_has_no_dropout() -> None:
     assert list(signature.parameters)[:7] == ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"]
     assert signature.parameters["window_size"].default == (-1, -1)  # every token sees its whole run
     assert not any("dropout" in name for name in signature.parameters)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("backend", ["varlen", "flash"])
-@pytest.mark.parametrize("kind", ROWS)
-def test_kernels_equal_the_reference(kind: str, backend: Backend) -> None:
-    if backend == "flash":
-        pytest.importorskip("flash_attn")
-    fragment = numbered(ROWS[kind]).to(GPU)
-    several, real = holds_several(ROWS[kind]), (fragment > 0)[..., None, None]
-    generator = torch.Generator(GPU).manual_seed(0)
-    fused = torch.randn(len(fragment), L, 3, H, K, device=GPU, generator=generator).bfloat16().requires_grad_()
-    rows = {name: layout(fragment, packed=several, backend=name) for name in (backend, "reference")}
-
-    def run(name: Backend, x: Tensor) -> tuple[Tensor, Tensor]:
-        out = attend(*x.unbind(2), rows[name], 0.0) * real
-        return out, torch.autograd.grad(out.float().square().sum(), fused)[0]
-
-    for found, expected in zip(run(backend, fused), run("reference", fused.float()), strict=True):
-        assert found.isfinite().all()
-        torch.testing.assert_close(found.float(), expected.float(), rtol=2e-2, atol=2e-2)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_layouts_are_made_without_waiting_for_the_gpu() -> None:
-    fragment = numbered(ROWS["packed"]).to(GPU)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        made: list[Layout] = [layout(fragment, packed=p, backend=b) for p in (False, True) for b in ("sdpa", "varlen")]
-        made.append(first_layout(fragment, backend="sdpa"))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    starts = made[-2].run_starts
-    assert starts is not None and starts.tolist()[: len(starts_by_loop(fragment))] == starts_by_loop(fragment)

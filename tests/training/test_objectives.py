@@ -11,6 +11,7 @@ from data_prep.rows import structure
 from tests.training.cases import ARMS, CASES, ENCODER, LAYOUT_IDS, LAYOUTS, ROBERTA, SAMPLING, Prepared, prepared
 from tests.training.plain import plain_losses, plain_total
 from tests.training.synthetic import SEQ_LEN, SPECIAL
+from training import attention, encoder
 from training.arms import BertArm
 from training.masking import RowKeys
 from training.objectives import Objective, Outputs, RowBatch, build, counts, to_device
@@ -200,6 +201,21 @@ def with_filler(case: Prepared) -> dict[str, np.ndarray]:
     filler = case.objective.prepare(RowBatch(padding, structure(padding, SPECIAL), keys, lambda draws: none))
     assert counts(filler) == dict.fromkeys(counts(filler), 0)
     return {name: np.concatenate([array, filler[name]]) for name, array in case.host.items()}
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_every_network_is_told_how_many_runs_there_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the run back-ends would otherwise take from the row length alone, many times as many."""
+    case, told = prepared(ARMS[name], packed=name != "bert"), []
+
+    def layout(fragment: Tensor, *, runs: int | None, **how: object) -> attention.Layout:
+        told.append(runs)
+        return attention.layout(fragment, runs=runs, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(encoder, "layout", layout)
+    run(case)
+    mean = np.mean([1 + np.count_nonzero(np.diff(row)) for row in case.host["fragment"]])
+    assert told == [2 if mean <= 2 else 4] * len(case.objective.networks()) and mean <= 4
 
 
 def test_bert_refuses_packed_rows() -> None:

@@ -33,7 +33,8 @@ def build_engine(
 
 def compile_layers(objective: Objective) -> None:
     """Compile every layer in place: parameters keep their names, and an engine's hooks stay outside. Layers of a width
-    share one compilation; shapes never change."""
+    share one compilation; of all shapes only the number of attention's runs changes, and it is marked as one that does.
+    """
     for module in objective.modules():
         if isinstance(module, Layer):
             module.forward = torch.compile(module.forward, dynamic=False)  # type: ignore[method-assign]

@@ -2,7 +2,7 @@
 
 from training.objectives.all_tokens_mlm import AllTokensMlm
 from training.objectives.base import Objective, Outputs, Setup, Term
-from training.objectives.batch import Batch, HostBatch, RowBatch, counts, to_device
+from training.objectives.batch import Batch, HostBatch, RowBatch, counts, room_for_runs, to_device
 from training.objectives.bert import Bert
 from training.objectives.build import build
 from training.objectives.electra import Detection, Electra
@@ -34,5 +34,6 @@ __all__ = [
     "Term",
     "build",
     "counts",
+    "room_for_runs",
     "to_device",
 ]

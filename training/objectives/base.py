@@ -17,7 +17,7 @@ from data_prep.rows import SpecialIds
 from training.arms import ArmBase
 from training.encoder import Embeddings, Encoder, at_least_float32
 from training.network import Network
-from training.objectives.batch import Batch, HostBatch, Masking, RowBatch
+from training.objectives.batch import Batch, HostBatch, Masking, RowBatch, room_for_runs
 from training.settings import Compute
 from training.sizes import EncoderConfig
 
@@ -106,7 +106,7 @@ class Objective(nn.Module, ABC):
     def encode(self, ids_BL: Tensor, batch: Batch) -> Tensor:
         """Hidden states `[B, L, D]` of the main network over token ids, with the structure of the stored rows."""
         x_BLE = self.embeddings(ids_BL, batch["positions"], batch["types"])
-        h_BLD: Tensor = self.body(x_BLE, batch["fragment"], self.packed)
+        h_BLD: Tensor = self.body(x_BLE, batch["fragment"], self.packed, runs=room_for_runs(batch))
         return h_BLD
 
     def outputs(self, batch: Batch, sums: dict[str, Tensor], statistics: dict[str, Tensor]) -> Outputs:

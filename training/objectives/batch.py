@@ -43,11 +43,27 @@ def counts(batch: HostBatch) -> dict[str, int]:
 
 
 def to_device(batch: HostBatch, device: torch.device) -> Batch:
-    """Numpy arrays as tensors on the device; through pinned memory to a GPU, so that the host does not wait."""
+    """Numpy arrays as tensors on the device; through pinned memory to a GPU, so that the host does not wait. What only
+    the host can see without waiting goes along: `room_for_runs`."""
     tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
     if device.type == "cuda":
         tensors = {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
+    if "fragment" in batch:
+        tensors["runs"] = torch.empty(_runs_a_row(batch["fragment"]), 0)  # its length is what it says
     return tensors
+
+
+def room_for_runs(batch: Batch) -> int | None:
+    """What `Encoder.forward` takes as `runs`; None where the batch has not come through `to_device`."""
+    return len(batch["runs"]) if "runs" in batch else None
+
+
+def _runs_a_row(fragment_BL: NDArray[np.int64]) -> int:
+    """The mean number of runs (of a fragment's or of padding's tokens) a row, rounded up to a power of two, so that
+    batches have few shapes, and 2 at least, which rows of one fragment have."""
+    rows = len(fragment_BL)
+    runs = rows + int((fragment_BL[:, 1:] != fragment_BL[:, :-1]).sum())
+    return max(2, 1 << (-(-runs // rows) - 1).bit_length())
 
 
 def _row_fields(rows_BL: NDArray[np.int64], structure: RowStructure, plan: MaskPlan) -> HostBatch:

@@ -22,7 +22,7 @@ from training.flops import trained_generator
 from training.heads import MaskedTokenHead, gather_positions
 from training.network import Network
 from training.objectives.base import Objective, Setup, Term, masked_token_loss
-from training.objectives.batch import Batch
+from training.objectives.batch import Batch, room_for_runs
 from training.sizes import EncoderConfig
 
 FORBIDDEN = 1000.0  # what disallow_correct takes from the true token's logit (pretrain_helpers.sample_from_softmax)
@@ -99,7 +99,8 @@ class NetworkSampler(Generator):
     def predict(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Hidden states `[B, K, D]` and logits `[B, K, V]` at the masked positions."""
         x_BLE = self.embeddings(batch["inputs"], batch["positions"], batch["types"])
-        h_BKD = gather_positions(self.encoder(x_BLE, batch["fragment"], self.packed), batch["mask_positions"])
+        h_BLD = self.encoder(x_BLE, batch["fragment"], self.packed, runs=room_for_runs(batch))
+        h_BKD = gather_positions(h_BLD, batch["mask_positions"])
         return h_BKD, self.head(h_BKD, self.embeddings.word.weight)
 
     def sampling_logits(self, logits_BKV: Tensor, batch: Batch) -> Tensor:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import cluster.trainer
-from pipeline import stages
+from pipeline import train_stage
 from pipeline.console import Console
 from pipeline.folder import Folder
-from pipeline.stages import Place
+from pipeline.place import Place
 from tests.pipeline.test_experiment import experiment
 from tests.training.synthetic import write_corpus
 from training.metrics import MetricWriter
@@ -72,8 +72,8 @@ def train(place: Place, monkeypatch: pytest.MonkeyPatch, work: Callable[[Path], 
         seen.extend(said(place))
 
     monkeypatch.setattr(cluster.trainer, "train_runs", train_runs)
-    monkeypatch.setattr(stages, "_warn_degenerate", lambda *_: None)
-    stages.train(place)
+    monkeypatch.setattr(train_stage, "_warn_degenerate", lambda *_: None)
+    train_stage.train(place)
     return seen
 
 
@@ -113,14 +113,14 @@ def test_an_attempt_that_failed_before_its_first_checkpoint_is_not_told_of_again
 
 def test_a_resumed_run_began_with_nothing_now(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its old line is the first that the stage reads, before the new attempt has written any."""
-    (spec,) = place.experiment.runs(stages.manifests.load(place.folder.corpus), place.folder.corpus)
+    (spec,) = place.experiment.runs(train_stage.manifests.load(place.folder.corpus), place.folder.corpus)
     old = attempt(place.folder.runs / spec.name, weights("old", lacked=["encoder"]))
     assert train(place, monkeypatch, lambda run_dir: [old, attempt(run_dir, resumed_at=1)]) == []
 
 
 def test_a_finished_run_needs_what_it_began_with_no_more(place: Place) -> None:
     folder, gone = place.folder, place.folder.path / "gone"
-    (spec,) = place.experiment.runs(stages.manifests.load(folder.corpus), folder.corpus)
+    (spec,) = place.experiment.runs(train_stage.manifests.load(folder.corpus), folder.corpus)
     init, folders = {"weights": ["0123456789ab@4"]}, {"weights": [str(gone)]}
     identity, placement = (
         part.model_copy(update={"init": value}) for part, value in ((spec.identity, init), (spec.placement, folders))
@@ -131,4 +131,4 @@ def test_a_finished_run_needs_what_it_began_with_no_more(place: Place) -> None:
     (run_dir / "done.json").write_text("{}")
     arms = f"arms=[{{objective: electra, learning_rate: 1, init_from: {gone}}}]"
     place.experiment = experiment(*SMALL[:-1], arms)
-    assert stages.train(place) == {"runs": [spec.name], "trained": 0}
+    assert train_stage.train(place) == {"runs": [spec.name], "trained": 0}
