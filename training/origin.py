@@ -13,13 +13,16 @@ from pathlib import Path
 from data_prep import storage
 from data_prep.errors import CheckpointError, ConfigError
 from training import checkpoint, hf_config, ledgers, vocabulary
-from training.arms import ArmConfig, DetectionArm, ElectraTwoStageArm, FrozenGenerator, NetworkGenerator
+from training.arms import ArmConfig, BertArm, ElectraTwoStageArm, FrozenGenerator, MlmArm, NetworkGenerator, RobertaArm
 from training.checkpoint import Checkpoint
 from training.flops import trained_generator
 from training.ledgers import Ledger, Ledgers
 from training.run_folder import DONE, RECORD
 from training.sizes import EncoderConfig
 from training.vocabulary import Vocabulary
+
+# The arms whose main network sees [MASK]: others with a masked-token head have only ever seen samples in its place.
+_FILLS_MASKS = (MlmArm, BertArm, RobertaArm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +130,7 @@ def _run_of(found: Checkpoint) -> Origin:
         identity=f"{found.manifest['identity']}@{progress.step}",
         main=identity.model,
         generator=generator,
-        masked=generator or (None if isinstance(identity.arm, DetectionArm) else identity.model),
+        masked=generator or (identity.model if isinstance(identity.arm, _FILLS_MASKS) else None),
         tokenizer_sha256=identity.tokenizer_sha256,
         ledgers={**progress.inherited, found.manifest["identity"]: Ledger(step=progress.step, planned=planned, **own)},
     )

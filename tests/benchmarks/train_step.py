@@ -21,7 +21,7 @@ from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTrainin
 from data_prep.rows import SpecialIds, structure
 from training.arms import ElectraArm
 from training.masking import RowKeys
-from training.objectives import Batch, RowBatch, build, to_device
+from training.objectives import Batch, HostBatch, Objective, RowBatch, build, to_device
 from training.optimizer import build_optimizer
 from training.settings import OptimizerConfig
 from training.sizes import ModelConfig
@@ -32,11 +32,16 @@ ARM = ElectraArm(learning_rate=5e-4)
 Step = Callable[[], Any]
 
 
-def rows() -> np.ndarray:
-    """Full rows of a pair of segments each."""
-    found = np.random.default_rng(0).integers(1000, VOCAB, (ROWS, LENGTH))
-    found[:, 0], found[:, LENGTH // 2], found[:, -1] = SPECIAL.cls, SPECIAL.sep, SPECIAL.sep
-    return found
+def prepared(objective: Objective, rows: int = ROWS) -> HostBatch:
+    """A batch of full rows, of a pair of segments each."""
+    stored = np.random.default_rng(0).integers(1000, VOCAB, (rows, LENGTH))
+    stored[:, 0], stored[:, LENGTH // 2], stored[:, -1] = SPECIAL.cls, SPECIAL.sep, SPECIAL.sep
+    index = np.arange(rows)
+    return objective.prepare(RowBatch(stored, structure(stored, SPECIAL), RowKeys(0, index * 0, index), _no_partners))
+
+
+def _no_partners(draws: np.ndarray) -> Any:
+    raise AssertionError("ELECTRA exchanges no segments")
 
 
 def ours(dropout: float) -> tuple[Step, Batch]:
@@ -45,14 +50,12 @@ def ours(dropout: float) -> tuple[Step, Batch]:
     model = ModelConfig.model_validate({"size": "small", "dropout": dropout, "attention_dropout": dropout})
     objective = build(ARM, model.encoder(VOCAB), SPECIAL, seq_len=LENGTH, packed=False)
     optimizer = build_optimizer(objective, OptimizerConfig())
-    stored, index = rows(), np.arange(ROWS)
-    shape = structure(stored, SPECIAL)
-    host = objective.prepare(RowBatch(stored, shape, RowKeys(0, index * 0, index), lambda draws: None))  # type: ignore
-    batch = to_device(host, torch.device("cpu"))
+    batch = to_device(prepared(objective), torch.device("cpu"))
 
     def loss() -> Tensor:
         outputs = objective(batch)
-        return sum(t.weight * outputs.sums[t.name] / outputs.statistics[t.count] for t in objective.loss_terms())  # type: ignore
+        parts = [t.weight * outputs.sums[t.name] / outputs.statistics[t.count] for t in objective.loss_terms()]
+        return torch.stack(parts).sum()
 
     return _updating(objective, optimizer, loss), batch
 

@@ -11,8 +11,18 @@ from data_prep.errors import ConfigError
 from data_prep.manifest import load
 from tests.training.origins import ENCODER, RATE, find, hugging_face, plan, run_of, stored
 from tests.training.synthetic import MODEL, VOCAB
-from training import run_folder
-from training.arms import ArmConfig, BertArm, ElectraArm, FrozenGenerator, MlmArm, NetworkGenerator
+from training import checkpoint, origin, run_folder
+from training.arms import (
+    AllTokensMlmArm,
+    ArmConfig,
+    BertArm,
+    ElectraArm,
+    FrozenGenerator,
+    MlmArm,
+    NetworkGenerator,
+    ReplaceMlmArm,
+    UniformGenerator,
+)
 from training.checkpoint import Progress
 from training.settings import RunSpec
 from training.sizes import ModelConfig
@@ -157,3 +167,18 @@ def test_a_folder_with_another_padding_is_refused(corpus: Path, tmp_path: Path) 
     storage.write_json(config, {**storage.read_json(config), "pad_token_id": 1})
     with pytest.raises(ConfigError, match=r"config\.json says pad_token_id 1; the corpus's is 0"):
         plan(MlmArm(learning_rate=RATE, init_from=[tmp_path / "hf"]), corpus)
+
+
+def test_what_has_never_seen_a_mask_is_no_generator(experiment: Path, tmp_path: Path) -> None:
+    """The main network of replace_mlm and all_tokens_mlm has a masked-token head and only saw samples: beside chance
+    there is nothing to freeze, beside a generator that is it."""
+    like = next(run_of(experiment, "bert").glob("checkpoints/step-*"))
+    identity = storage.read_json(like / checkpoint.MANIFEST)["spec"]["identity"]
+    for number, (generator, masked) in enumerate(
+        ((UniformGenerator(), None), (NetworkGenerator(width=0.5), ENCODER.scaled(0.5, 1.0)))
+    ):
+        for kind in (ReplaceMlmArm, AllTokensMlmArm):
+            arm = kind(learning_rate=RATE, generator=generator).model_dump(mode="json")
+            folder = tmp_path / f"{kind.__name__}-{number}"
+            found = origin.at(stored(folder, like, "r", Progress(step=4), identity={**identity, "arm": arm}))
+            assert (found.main, found.masked) == (ENCODER, masked)
