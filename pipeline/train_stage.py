@@ -29,7 +29,7 @@ def train(place: Place, profile: int = 0) -> dict[str, Any]:
     finished = [spec for spec in specs if is_done(folder.runs / spec.name, spec)]
     result = {"runs": [spec.name for spec in specs], "trained": len(specs) - len(finished)}
     if len(finished) == len(specs):
-        place.console.say(f"train: all {len(specs)} runs are done")
+        place.console.say(f"train: all {len(specs)} runs are done" + (", none was traced" if profile else ""))
         return result
     train_runs = _launched(place)
     done = {spec.name: spec.steps * spec.flops_per_step for spec in finished}
@@ -72,8 +72,11 @@ def _launched(place: Place) -> Callable[..., None]:
 
 def _show_profile(place: Place, run: Path) -> None:
     """What took most time of the steps that were traced, and where the trace lies."""
-    from training.profile import FOLDER, top
+    from training.profile import FOLDER, WORDS, top
 
+    if not (run / FOLDER / WORDS).exists():
+        place.console.warn(f"{run.name}: had no step left to trace")
+        return
     place.console.say(f"profile: {run.name}: {shown(run / FOLDER)}")
     for line in top(run):
         place.console.say(f"  {line}")

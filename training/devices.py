@@ -7,13 +7,15 @@ no MFU: nothing is guessed.
 
 import platform
 import re
+import resource
+import sys
 from pathlib import Path
 
 import torch
 
 # Dense, by a pattern of what torch.cuda.get_device_name says; the first that is found decides. Vendors' data sheets.
 _PEAKS = (
-    (r"MIG|GH200|GB200|H200 NVL", None),  # a part, or sold with several limits of power
+    (r"MIG|GRID|-\d+[CQ]\b|GH200|GB200|H200 NVL|HBM2e", None),  # a part, or sold with several limits of power
     (r"B200", 2250e12),
     (r"H200", 989e12),
     (r"H[18]00 PCIe", 756e12),
@@ -49,9 +51,13 @@ def memory_peak(device: torch.device) -> int:
     held resident since it began."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
+    status = Path("/proc/self/status")
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status.read_text() if status.exists() else "", re.MULTILINE)
+    if found is not None:
+        return int(found[1]) * 1024
+    # Not every system tells; getrusage does, if need be with what was held before this program was started
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def reset_memory_peak(device: torch.device) -> None:

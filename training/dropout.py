@@ -19,7 +19,7 @@ _LEVELS = 1 << 16
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
-        dropped = round(rate * _LEVELS)
+        dropped = min(round(rate * _LEVELS), _LEVELS - 1)
         seed = int(torch.randint(1 << 62, ()))
         bits = np.random.SFC64(seed).random_raw(-(-x.numel() // 4)).view(np.int16)[: x.numel()]
         keep = torch.from_numpy(bits).view(x.shape) >= dropped - _LEVELS // 2

@@ -154,7 +154,7 @@ class _Run:
     def train(self, profile: int) -> None:
         """Steps to the end, then the final checkpoint and `done.json`."""
         remaining = self.spec.steps - self.progress.step
-        if profile and profile + WARMUP > remaining:
+        if profile and 0 < remaining < profile + WARMUP:
             raise ConfigError(
                 f"{self.spec.name}: {profile} steps are traced after {WARMUP} others, and it has {remaining} left; ask "
                 "for fewer with --profile"

@@ -7,12 +7,13 @@ metric lines of those steps tell of a slower run. One rank's: the others run as 
 
 import gzip
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch._C._autograd import DeviceType
 
 from data_prep import storage
 
@@ -55,15 +56,25 @@ def _write(trace: Any, folder: Path, steps: int, device: torch.device) -> None:
 def _words(trace: Any, steps: int, device: torch.device) -> Iterator[str]:
     """A line an operation, those first that took most time themselves, without what they call."""
     gpu = device.type == "cuda"
-    own = {
-        event.key: (float(event.self_device_time_total if gpu else event.self_cpu_time_total), event.count)
-        for event in trace.key_averages()
-        if not event.key.startswith("ProfilerStep")
-    }
+    own = own_times(trace.key_averages(), gpu)
     total = sum(time for time, _ in own.values())
     yield f"ms of {'GPU' if gpu else 'CPU'} time a step, share, calls a step"
     for name, (time, calls) in sorted(own.items(), key=lambda item: -item[1][0])[:TOP]:
         yield f"{time / 1000 / steps:10.2f} {time / max(total, 1e-9):7.1%} {calls / steps:8.0f}  {name[:80]}"
+
+
+def own_times(events: Iterable[Any], gpu: bool) -> dict[str, tuple[float, int]]:
+    """Microseconds and calls by name: of what ran on the CPU, or of kernels. (An operator carries its kernels' time as
+    well, and annotations that of all they span: on a GPU neither counts.)"""
+    found: dict[str, tuple[float, int]] = {}
+    for event in events:
+        on_gpu = event.device_type != DeviceType.CPU
+        if event.key.startswith("ProfilerStep") or on_gpu != gpu or event.is_user_annotation:
+            continue
+        time, calls = found.get(event.key, (0.0, 0))
+        own = event.self_device_time_total if gpu else event.self_cpu_time_total
+        found[event.key] = (time + float(own), calls + event.count)
+    return found
 
 
 def top(run_dir: Path) -> list[str]:

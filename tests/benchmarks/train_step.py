@@ -148,7 +148,7 @@ def main(threads: int) -> None:
     best = {name: statistics.median(found) for name, found in seconds.items()}
     mine = best["ours, dropout .1"]
     tokens = ROWS * LENGTH
-    print(f"{threads} thread(s), {tokens} tokens a step, median of {ROUNDS}")
+    print(f"{threads} thread(s), {tokens} tokens a step, by CPU time, median of {ROUNDS}")
     for name, found in best.items():
         print(f"{name:<34}{tokens / found:8.0f} tokens/s   ours, dropout .1: {found / mine:5.2f} x")
 

@@ -65,3 +65,9 @@ def test_evaluation_and_rate_0_change_nothing() -> None:
 def test_what_is_not_finite_stays_so() -> None:
     torch.manual_seed(4)
     assert dropout(torch.full((100,), float("nan")), 0.9).isnan().all()
+
+
+def test_a_rate_next_to_one_drops_almost_all() -> None:
+    torch.manual_seed(5)
+    found = dropout(torch.ones(1_000_000), 0.999999)  # the nearest multiple of 2⁻¹⁶ below 1
+    assert 0 < int((found != 0).sum()) < 60 and found.max() == 65536

@@ -94,6 +94,8 @@ def test_what_is_not_known_is_left_out() -> None:
         ("NVIDIA L40", None),
         ("NVIDIA A10G", None),
         ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", None),
+        ("GRID A100-20C", None),
+        ("NVIDIA A100-40C", None),
         ("NVIDIA GB200", None),
         ("NVIDIA GeForce GTX 1080", None),
         ("CPU (x86_64)", None),

@@ -3,8 +3,10 @@
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from torch._C._autograd import DeviceType
 
 from data_prep.errors import ConfigError
 from tests.training.runs import CPU, ROBERTA, assert_equal, spec_for, weights
@@ -46,3 +48,30 @@ def test_a_large_trace_is_packed(corpus: Path, tmp_path: Path, monkeypatch: pyte
 def test_more_steps_than_there_are_is_refused(corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="4 steps are traced after 3 others, and it has 6 left"):
         train(spec_for(ROBERTA, corpus, steps=6), corpus, tmp_path, CPU, profile=4)
+
+
+def test_a_run_without_a_step_left_is_finished_and_not_traced(corpus: Path, tmp_path: Path) -> None:
+    """Killed between its last checkpoint and the record."""
+    spec = spec_for(ROBERTA, corpus, steps=4)
+    train(spec, corpus, tmp_path, CPU)
+    (tmp_path / "done.json").unlink()
+    train(spec, corpus, tmp_path, CPU, profile=1)
+    assert (tmp_path / "done.json").exists() and not (tmp_path / "profile").exists()
+
+
+def test_on_a_gpu_kernels_count_and_what_carries_or_spans_them_does_not() -> None:
+    def event(key: str, device: DeviceType, cpu: float, gpu: float, annotation: bool = False) -> SimpleNamespace:
+        return SimpleNamespace(
+            key=key, device_type=device, self_cpu_time_total=cpu, self_device_time_total=gpu, count=2,
+            is_user_annotation=annotation,
+        )  # fmt: skip
+
+    events = [
+        event("aten::mm", DeviceType.CPU, 5.0, 90.0),  # the operator that has started the kernel
+        event("gemm", DeviceType.CUDA, 0.0, 60.0),
+        event("gemm", DeviceType.CUDA, 0.0, 30.0),  # of another group: times of one name add up
+        event("step", DeviceType.CUDA, 0.0, 95.0, annotation=True),
+        event("ProfilerStep#3", DeviceType.CPU, 99.0, 99.0),
+    ]
+    assert profile.own_times(events, gpu=True) == {"gemm": (90.0, 4)}
+    assert profile.own_times(events, gpu=False) == {"aten::mm": (5.0, 2)}

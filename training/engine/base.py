@@ -3,8 +3,9 @@
 Guarantees, the same at every ZeRO stage and under plain DDP: gradients of the loss the loop hands in are summed over
 ranks and micro-batches exactly; one joint clip; a step with a non-finite gradient, be it on one rank, changes nothing
 on any (parameters, optimizer state, AdamW's count of updates) and is counted; no step changes a frozen parameter
-(`requires_grad` False), which has no optimizer state. The process group must exist before (`torch.distributed`); an
-engine never starts one.
+(`requires_grad` False), which has no optimizer state. Finite gradients whose joint norm is beyond float32 are skipped
+as well, but for stage 3, which takes the norm in float64. The process group must exist before (`torch.distributed`);
+an engine never starts one.
 
 Every trainable parameter must get a gradient in every micro-batch. Not here: CUDA graphs.
 """

@@ -34,7 +34,12 @@ def build_engine(
 def compile_layers(objective: Objective) -> None:
     """Compile every layer in place: parameters keep their names, and an engine's hooks stay outside. Layers of a width
     share one compilation; of all shapes only the number of attention's runs changes, and it is marked as one that does.
+
+    What earlier runs of this process have compiled is forgotten: all layers share one code object, and with it a limit,
+    past which they would silently be computed as if nothing were compiled. Here that is an error.
     """
+    torch._dynamo.reset()
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
     for module in objective.modules():
         if isinstance(module, Layer):
             module.forward = torch.compile(module.forward, dynamic=False)  # type: ignore[method-assign]
