@@ -3,7 +3,7 @@
 Each of those starts one process a rank, with its place in the environment. Rank 0 does what a driver does (holds the
 experiment's folder, plans, prints, mirrors) and trains; the others wait for its word in the store that the process
 group is made from, and train what it says. An error ends every rank with the exit code of the first that failed, those
-that hang in a collective too, and is said once: by rank 0 where it failed as well. A rank that is killed can tell
+that hang waiting for it too, and is said once: by rank 0 where it failed as well. A rank that is killed can tell
 nobody: to end the others is the launcher's (torchrun and deepspeed do; give srun --kill-on-bad-exit=1).
 """
 
@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,29 +89,33 @@ class Ranks:
     def _work(self, assignment: Assignment) -> None:
         if not assignment.specs:
             return
-        device = pick_device(self.local_rank, use_gpu=assignment.use_gpu)
-        with self._watched(), self._process_group(device):
-            work(assignment, device, rank=self.rank, local_rank=self.local_rank, world_size=self.world_size)
+        with self._watched():
+            device = pick_device(self.local_rank, use_gpu=assignment.use_gpu)
+            with self._process_group(device):
+                work(assignment, device, rank=self.rank, local_rank=self.local_rank, world_size=self.world_size)
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """End this process while the block hangs in a collective, which nothing interrupts, because another rank has
-        failed."""
+        """End this process while the block hangs, in a collective or while the group is made, which nothing interrupts,
+        because another rank has failed."""
         ended = threading.Event()
-
-        def watch() -> None:
-            with contextlib.suppress(RuntimeError):  # the store is gone
-                while not ended.wait(WATCH_SECONDS):
-                    failure = self._failure()
-                    if failure is not None and not ended.wait(HANG_SECONDS):
-                        self.store.add(_LEFT, 1)
-                        os._exit(failure[1])
-
-        threading.Thread(target=watch, name="failure-watch", daemon=True).start()
+        watch = replace(
+            self, store=self.store.clone()
+        )  # a client is locked while it waits, as the block's may for ever
+        threading.Thread(target=watch._end_when_hanging, args=(ended,), name="failure-watch", daemon=True).start()
         try:
             yield
         finally:
             ended.set()
+
+    def _end_when_hanging(self, ended: threading.Event) -> None:
+        failure = None
+        with contextlib.suppress(RuntimeError):  # the store is gone, and nobody has said why: the launcher's to end
+            while failure is None and not ended.wait(WATCH_SECONDS):
+                failure = self._failure()
+        if failure is not None and not ended.wait(HANG_SECONDS):
+            self.leave()
+            os._exit(failure[1])
 
     @contextlib.contextmanager
     def _process_group(self, device: "torch.device") -> Iterator[None]:
@@ -131,11 +135,12 @@ class Ranks:
     def fail(self, sentence: str, code: int) -> tuple[str, int, bool]:
         """Tell the others of an error; returns what went wrong first, its exit code, and whether to print it here."""
         with contextlib.suppress(RuntimeError):  # the store is gone, and with it the process that held it
-            first = self._failure(wait=0.0 if self.rank == 0 else GRACE_SECONDS)
-            if first is not None:
-                return *first, False
+            if self.rank > 0:
+                self._failure(wait=GRACE_SECONDS)
             self.told = True
-            self.store.set(_FAILURE, json.dumps([sentence, code]))
+            first = self.store.compare_set(_FAILURE, "", json.dumps([sentence, code, self.rank]))  # ranks fail at once
+            sentence, code, rank = json.loads(first)
+            return sentence, code, rank == self.rank
         return sentence, code, True
 
     def _failure(self, wait: float = 0.0) -> tuple[str, int] | None:
@@ -144,21 +149,20 @@ class Ranks:
             if time.monotonic() >= until:
                 return None
             time.sleep(POLL_SECONDS)
-        sentence, code = json.loads(self.store.get(_FAILURE))
+        sentence, code, _ = json.loads(self.store.get(_FAILURE))
         return sentence, code
 
     def leave(self) -> None:
         """Last of all: rank 0 waits until the others have heard its word."""
         with contextlib.suppress(RuntimeError):
-            left = self.store.add(_LEFT, 1)
             if self.rank > 0:
+                self.store.add(_LEFT, 1)
                 return
             if not self.told:
                 self._tell(Assignment(specs=[]))
             until = time.monotonic() + LEAVE_SECONDS
-            while left < self.world_size and time.monotonic() < until:
+            while self.store.add(_LEFT, 0) < self.world_size - 1 and time.monotonic() < until:
                 time.sleep(POLL_SECONDS)
-                left = self.store.add(_LEFT, 0)
 
 
 def alone() -> Ranks:

@@ -230,7 +230,12 @@ def _errors(json_: bool, debug: bool) -> Iterator[_Where]:
         yield where
         if where.ranks is not None:
             where.ranks.leave()
-    except (typer.Exit, BrokenPipeError):
+    except typer.Exit:
+        raise
+    except BrokenPipeError:  # typer ends this process with 1
+        if where.ranks is not None:
+            where.ranks.fail("output closed", 1)
+            where.ranks.leave()
         raise
     except KeyboardInterrupt:
         _end("interrupted; the same command again resumes", 130, json_, debug=False, ranks=where.ranks)

@@ -8,16 +8,20 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
+from torch._C._distributed_c10d import HashStore
+from torch.distributed import TCPStore
 
 from cluster import launch
 from cluster.launch import Ranks, RankZeroFailed, address, alone, first_host, join, pick_device, place
 from cluster.worker import Assignment
 from data_prep.errors import ConfigError, PreflightError
-from pipeline import train_stage
+from pipeline import cli, train_stage
 from pipeline.console import Console
 from pipeline.folder import open_folder
 from pipeline.place import Place, read_experiment
@@ -219,29 +223,123 @@ def test_where_nothing_is_left_to_train_the_others_end_well(two: tuple[Ranks, Ra
     assert not leaving.is_alive()
 
 
-def test_a_rank_that_hangs_after_another_failed_is_ended(
-    two: tuple[Ranks, Ranks], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_ranks_that_fail_at_once_one_says_it(two: tuple[Ranks, Ranks], monkeypatch: pytest.MonkeyPatch) -> None:
+    """None sees another's failure before it writes its own."""
+    _, one = two
+    monkeypatch.setattr(Ranks, "_failure", lambda rank, wait=0.0: None)
+    assert one.fail("shard 7 is bad", 4) == ("shard 7 is bad", 4, True)
+    assert Ranks(2, 3, 2, one.store).fail("shard 7 is bad", 4) == ("shard 7 is bad", 4, False)
+    assert Ranks(0, 3, 0, one.store).fail("no space left", 3) == ("shard 7 is bad", 4, False)
+
+
+def test_closed_output_of_rank_zero_ends_the_others(two: tuple[Ranks, Ranks]) -> None:
     zero, one = two
-    ended, codes = threading.Event(), []
-    monkeypatch.setattr(os, "_exit", lambda code: (codes.append(code), ended.set()))
+    one.leave()  # so that rank 0 has nobody to wait for
+    with pytest.raises(BrokenPipeError), cli._errors(json_=False, debug=False) as where:
+        where.ranks = zero
+        raise BrokenPipeError
+    with pytest.raises(RankZeroFailed, match="output closed") as error:
+        one.follow()
+    assert error.value.exit_code == 1
+
+
+@dataclass
+class Exit:
+    """What stands in for `os._exit`."""
+
+    codes: list[int] = field(default_factory=list)
+    called: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, code: int) -> None:
+        self.codes.append(code)
+        self.called.set()
+
+
+@pytest.fixture
+def end(monkeypatch: pytest.MonkeyPatch) -> Exit:
+    end = Exit()
+    monkeypatch.setattr(os, "_exit", end)
+    return end
+
+
+def test_a_rank_that_hangs_after_another_failed_is_ended(two: tuple[Ranks, Ranks], end: Exit) -> None:
+    zero, one = two
     with one._watched():
         zero.fail("no space left", 3)
-        assert ended.wait(10.0)
-    assert codes == [3]
+        assert end.called.wait(10.0)
+    assert end.codes == [3]
 
 
-def test_a_rank_that_ends_by_itself_is_let(two: tuple[Ranks, Ranks], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_waits_in_the_store_after_another_failed_is_ended(two: tuple[Ranks, Ranks], end: Exit) -> None:
+    """As rank 0 waits for the group that rank 1 does not join: a client of the store that waits is locked."""
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    zero = Ranks(0, 2, 0, server)
+    one = Ranks(1, 2, 1, TCPStore("127.0.0.1", server.port, is_master=False))
+    hanging = threading.Thread(target=server.wait, args=(["group"], timedelta(seconds=60)))
+    with zero._watched():
+        hanging.start()
+        one.fail("rank 1 of this host finds 0 GPUs", 3)
+        one.leave()
+        ended = end.called.wait(10.0)
+        one.store.set("group", "")
+        hanging.join()
+    assert ended and end.codes == [3]
+
+
+def test_the_device_is_picked_under_watch(two: tuple[Ranks, Ranks], end: Exit, monkeypatch: pytest.MonkeyPatch) -> None:
     zero, one = two
-    codes: list[int] = []
-    monkeypatch.setattr(os, "_exit", codes.append)
+
+    def pick(local_rank: int, *, use_gpu: bool) -> torch.device:
+        zero.fail("no space left", 3)
+        assert end.called.wait(10.0)
+        raise PreflightError("hung")
+
+    monkeypatch.setattr(launch, "pick_device", pick)
+    with pytest.raises(PreflightError, match="hung"):
+        one._work(Assignment.model_construct(specs=[None], use_gpu=True))
+    assert end.codes == [3]
+
+
+class Lost(HashStore):
+    """A store whose host has left once the failure was read."""
+
+    def clone(self) -> "Lost":
+        return self
+
+    def add(self, key: str, amount: int) -> int:
+        raise RuntimeError("connection reset by peer")
+
+
+def test_a_rank_that_hangs_is_ended_without_the_store_too(two: tuple[Ranks, Ranks], end: Exit) -> None:
+    store = Lost()
+    Ranks(1, 3, 1, store).fail("no space left", 3)
+    with Ranks(2, 3, 2, store)._watched():
+        assert end.called.wait(10.0)
+    assert end.codes == [3]
+
+
+def test_rank_zero_is_ended_when_the_others_have_heard(two: tuple[Ranks, Ranks], end: Exit) -> None:
+    """The store may be in its process."""
+    zero, one = two
+    with zero._watched():
+        one.fail("shard 7 is bad", 4)
+        assert not end.called.wait(0.5)
+        one.leave()
+        assert end.called.wait(10.0)
+    assert end.codes == [4]
+
+
+def test_a_rank_that_ends_by_itself_is_let(
+    two: tuple[Ranks, Ranks], end: Exit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zero, one = two
     monkeypatch.setattr(launch, "HANG_SECONDS", 0.4)
     with pytest.raises(ConfigError), one._watched():
         zero.fail("wrong", 2)
         time.sleep(0.2)  # the failure has been seen
         raise ConfigError("wrong")
     time.sleep(0.4)
-    assert codes == []
+    assert end.codes == []
 
 
 def test_an_assignment_travels_as_json(two: tuple[Ranks, Ranks]) -> None:

@@ -215,6 +215,10 @@ def data_seen(corpus: Path, rank: int, world: int, accumulation: int) -> dict[st
     return seen
 
 
+# (engine, the one whose checkpoint it reads): every stage is written and read.
+CONTINUED = (("zero3", "ddp"), ("zero1", "zero3"), ("ddp", "zero2"), ("zero0", "zero1"), ("zero2", "zero0"))
+
+
 def measure(corpus: Path, folder: Path, rank: int, world: int) -> None:
     """Everything there is to see at one world size, into `folder/WORLD-RANK.json`."""
     found: dict[str, Any] = {}
@@ -226,7 +230,7 @@ def measure(corpus: Path, folder: Path, rank: int, world: int) -> None:
         for accumulation in (1, 4):
             found[f"data {accumulation}"] = data_seen(corpus, rank, world, accumulation)
         if world < 3:
-            for name, source in (("zero3", "ddp"), ("zero1", "zero3"), ("ddp", "zero3"), ("zero0", "zero1")):
+            for name, source in CONTINUED:
                 run = Run(corpus, ENGINES[name], rank, world)
                 found[f"continued {name} {source}"] = continued(run, folder, name, f"{source}@{world + 1}")
         if world == 2:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from tests.training.engine_ranks import (
+    CONTINUED,
     ENGINES,
     OTHER_ARMS,
     RATE,
@@ -187,9 +188,7 @@ def test_bf16_rounds_and_no_more(name: str, found: Found, expected: Reference) -
 
 
 @pytest.mark.parametrize("world", [2, 1])
-@pytest.mark.parametrize(
-    ("name", "source"), [("zero3", "ddp"), ("zero1", "zero3"), ("ddp", "zero3"), ("zero0", "zero1")]
-)
+@pytest.mark.parametrize(("name", "source"), CONTINUED)
 def test_a_checkpoint_goes_on_under_another_engine_and_world_size(
     name: str, source: str, world: int, found: Found, folder: Path, expected: Reference
 ) -> None:
