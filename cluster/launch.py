@@ -99,9 +99,8 @@ class Ranks:
         """End this process while the block hangs, in a collective or while the group is made, which nothing interrupts,
         because another rank has failed."""
         ended = threading.Event()
-        watch = replace(
-            self, store=self.store.clone()
-        )  # a client is locked while it waits, as the block's may for ever
+        # A client of the store is locked while it waits, and the block's may wait for ever.
+        watch = replace(self, store=self.store.clone())
         threading.Thread(target=watch._end_when_hanging, args=(ended,), name="failure-watch", daemon=True).start()
         try:
             yield
