@@ -5,6 +5,10 @@ experiment's folder, plans, prints, mirrors) and trains; the others wait for its
 group is made from, and train what it says. An error ends every rank with the exit code of the first that failed, those
 that hang waiting for it too, and is said once: by rank 0 where it failed as well. A rank that is killed can tell
 nobody: to end the others is the launcher's (torchrun and deepspeed do; give srun --kill-on-bad-exit=1).
+
+SIGTERM, SIGUSR1 or a first Ctrl-C at any rank while it trains makes all of them save and end with 75 (`cluster.stop`).
+srun then exits with 75 too; torchrun, which hands SIGTERM on and gives the ranks 30 seconds, exits with 1 whatever they
+exit with. Restarting is the launcher's as well: torchrun --max-restarts, or the same command again.
 """
 
 import contextlib
@@ -24,6 +28,7 @@ from cluster.progress import following
 from cluster.worker import Assignment, OnProgress, assign, work
 from data_prep.errors import ElectraError, PreflightError
 from data_prep.storage import Location
+from training import requests
 from training.settings import RunSpec
 
 if TYPE_CHECKING:
@@ -69,6 +74,7 @@ class Ranks:
     ) -> None:
         """Rank 0: train every run that is not done, together with the ranks that `follow`; as
         `cluster.trainer.train_runs` otherwise. `config.num_workers` is not looked at."""
+        requests.clear(runs_dir)
         assignment = assign(specs, corpus, runs_dir, config, profile)
         self._tell(assignment)
         with following(assignment, on_progress):

@@ -5,6 +5,10 @@ folder and no usage statistics. Only what was started here is ended here: `ray s
 is never used. Entering a session inside another one reuses it. When the driver is killed, its Ray follows without help:
 scheduler and workers within about four seconds, two small agent processes within about a minute; the temporary folder
 it leaves is removed by the next session of the same user.
+
+Ray itself can die. `renew` starts the embedded one anew, or waits for the cluster. Of a driver whose head is gone Ray
+ends the process, with 1, after RAY_gcs_rpc_server_reconnect_timeout_s (60; here what `renew` would wait): `end_broken`,
+called every second or so, is quicker with an embedded one.
 Starting nodes on other machines is not done here.
 """
 
@@ -13,8 +17,11 @@ import fcntl
 import logging
 import os
 import shutil
+import signal
 import socket
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +36,9 @@ _PREFIX = "electra-"
 # In each temporary folder, locked while its session lives: the lock goes with the process, however that ends.
 _LOCK = "session.lock"
 _REACH_SECONDS = 10.0
+_RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"  # read by Ray when a driver connects
+_LONGEST_PAUSE = 15.0
+_VITAL = ("gcs_server", "raylet")  # processes, by Ray's names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +50,18 @@ class SessionInfo:
     num_gpus: float
     nodes: int
     owned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """How this process came to its Ray, to do it again."""
+
+    address: str | None
+    num_cpus: int | None
+    temp_dir: str | None
+
+
+_started: _Start | None = None
 
 
 @contextlib.contextmanager
@@ -59,16 +81,74 @@ def session(address: str | None = None, num_cpus: int | None = None) -> Iterator
     if address is not None:
         _check_reachable(address)
     with _temp_dir() if address is None else contextlib.nullcontext() as temp_dir:
+        global _started
+        _started = _Start(address, num_cpus, temp_dir)
         try:
-            _connect(address, num_cpus, temp_dir)
+            _connect(_started)
             yield _describe(address, owned=address is None)
         finally:
+            _started = None
             ray.shutdown()
 
 
-def _connect(address: str | None, num_cpus: int | None, temp_dir: str | None) -> None:
+def renew(seconds: float) -> bool:
+    """After Ray has failed: an embedded one is ended and started anew, a cluster is tried for so many seconds, ever
+    more slowly. False for a Ray that this process did not come to by `session`, which is left alone.
+
+    PreflightError where there is none to be had. Actor handles and references from before are void.
+    """
     import ray
 
+    if _started is None:
+        return False
+    ray.shutdown()  # takes up to a quarter of a minute where the head is gone
+    until, pause = time.monotonic() + seconds, 1.0
+    while True:
+        try:
+            with _signals_kept():
+                if _started.address is not None:
+                    _check_reachable(_started.address)
+                _connect(_started)
+            return True
+        except PreflightError:
+            ray.shutdown()  # what has started of it
+            if _started.address is None or time.monotonic() + pause > until:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def end_broken() -> bool:
+    """Kill the rest of an embedded Ray one of whose processes has died, so that who waits for it sees so; whether that
+    was done. Ray tells a driver of its raylet's death at once, but of its head's only after a minute, and ends it."""
+    import ray
+
+    node = ray._private.worker._global_node  # there is no public way to ask
+    if _started is None or _started.address is not None or node is None:
+        return False
+    if not any(kind in _VITAL for kind, _ in node.dead_processes()):
+        return False
+    node.kill_all_processes(check_alive=False, allow_graceful=False)
+    return True
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Ray takes SIGTERM for itself whenever it starts."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _connect(start: _Start) -> None:
+    import ray
+
+    address = start.address
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
     try:
         if address is not None:
@@ -76,10 +156,10 @@ def _connect(address: str | None, num_cpus: int | None, temp_dir: str | None) ->
         else:
             ray.init(
                 address="local",  # never a Ray that happens to run on this host
-                num_cpus=num_cpus,
+                num_cpus=start.num_cpus,
                 include_dashboard=False,
                 object_store_memory=OBJECT_STORE_BYTES,
-                _temp_dir=temp_dir,
+                _temp_dir=start.temp_dir,
                 **quiet,
             )
     except Exception as error:  # a bare one where a part of Ray died while it started

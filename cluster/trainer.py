@@ -1,22 +1,29 @@
-"""Ray Train launch of `training.loop`: one worker group trains a list of runs, one after another.
+"""Training under Ray Train: worker groups, one after another, until every run is done.
 
-Starting a group costs 15-20 seconds, so a group is shared by all runs of an experiment. Ray Train's own checkpointing
-is not used. The driver follows the metric lines on the shared file system. Not here: elasticity, restarts of a failed
-group. Without Ray: `cluster.launch`.
+Starting a group costs 15-20 seconds, so a group is shared by all runs of an experiment. It ends with the first failure;
+what follows is decided here: a user's mistake is raised, a group that was lost is started again from the newest
+checkpoints (`cluster.restarts` says how often), and Ray itself too where that has died. The driver follows the metric
+lines on the shared file system and leaves a `failed` event in the run's folder. Without Ray: `cluster.launch`.
 """
 
-import shutil
-import uuid
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from cluster import failures, session
 from cluster.config import ClusterConfig
+from cluster.failures import Cause
+from cluster.oversight import current, last_step, overseeing
 from cluster.progress import following
-from cluster.worker import Assignment, OnProgress, assign, work
-from data_prep.errors import ElectraError, PreflightError
+from cluster.restarts import Budget, Failure
+from cluster.stop import stop_on_signals
+from cluster.worker import Assignment, OnProgress, assign
+from data_prep.errors import PreflightError, StoppedError
 from data_prep.storage import Location
+from training import requests, run_folder
 from training.settings import RunSpec
+
+POLL_SECONDS = 0.5
 
 
 def train_runs(
@@ -30,87 +37,121 @@ def train_runs(
     """Train every run that is not done. Needs a running Ray (`cluster.session`). `on_progress(spec, line)` is called
     from a thread with each run's newest metric line; of the first run, so many steps as `profile` says are traced.
 
-    Raises the worker's own error where it is a user's mistake; before starting anything, PreflightError where the
-    cluster is too small (Ray would wait for ever) and DataError where a shard is not what the manifest says.
+    SIGTERM, SIGUSR1, the first Ctrl-C and `training.requests` save and stop: StoppedError. Raises the worker's own
+    error where it is a user's mistake, RestartsExhaustedError where restarting does not help, PreflightError where Ray
+    is gone; before starting anything, PreflightError where the cluster is too small (Ray would wait for ever) and
+    DataError where a shard is not what the manifest says.
     """
-    from ray.train import RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
-
+    requests.clear(runs_dir)
     check_resources(config)
     assignment = assign(specs, corpus, runs_dir, config, profile)
     if not assignment.specs:
         return
-    storage_path = runs_dir.resolve() / ".ray_train"
-    resources = {"CPU": float(config.threads_per_worker)}
-    run_options: dict[str, Any] = {
-        # a fresh name: Ray Train would otherwise resume from its own snapshot of an earlier group
-        "name": f"group-{uuid.uuid4().hex[:12]}",
-        "storage_path": str(storage_path),
-        "worker_runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(config.threads_per_worker)}},
-    }
-    trainer = TorchTrainer(
-        _worker,
-        train_loop_config=assignment.model_dump(mode="json"),
-        torch_config=TorchConfig(backend="nccl" if config.use_gpu else "gloo"),
-        scaling_config=ScalingConfig(
-            num_workers=config.num_workers, use_gpu=config.use_gpu, resources_per_worker=resources
-        ),
-        run_config=RunConfig(**run_options),
-    )
-    with following(assignment, on_progress):
-        try:
-            trainer.fit()
-        except Exception as error:
-            own = _user_error(error)
-            if own is None:
-                raise
-            raise own from None
-        finally:
-            shutil.rmtree(storage_path, ignore_errors=True)  # Ray Train's own bookkeeping; nothing of ours is in it
+    with (
+        stop_on_signals(lambda reason: requests.ask(runs_dir, "stop", reason)),
+        following(assignment, on_progress),
+    ):
+        _train(assignment, config)
 
 
 def check_resources(config: ClusterConfig) -> None:
-    """PreflightError where the running Ray does not have what the worker group asks for."""
+    """PreflightError where the running Ray does not have what the worker group asks for at least."""
     import ray
 
-    present = ray.cluster_resources()
-    wanted = {"CPU": config.num_workers * config.threads_per_worker, "GPU": config.num_workers * config.use_gpu}
+    present, fewest = ray.cluster_resources(), config.fewest
+    wanted = {"CPU": fewest * config.threads_per_worker, "GPU": fewest * config.use_gpu}
+    key = "num_workers" if config.min_workers is None else "min_workers"
     for kind, amount in wanted.items():
         if amount > present.get(kind, 0):
             raise PreflightError(
-                f"cluster.num_workers: {config.num_workers} workers need {amount} {kind}s and Ray has "
-                f"{present.get(kind, 0):g}; lower num_workers or threads_per_worker, or use a larger cluster"
+                f"cluster.{key}: {fewest} workers need {amount} {kind}s and Ray has "
+                f"{present.get(kind, 0):g}; lower {key} or threads_per_worker, or use a larger cluster"
             )
 
 
-def _worker(config: dict[str, Any]) -> None:
-    """Runs in every worker process."""
-    import ray.train
-    import ray.train.torch
+def _train(assignment: Assignment, config: ClusterConfig) -> None:
+    """Groups, until one ends well or is not to be followed by another."""
+    budget, waiting = Budget(config.max_failures), False
+    while True:
+        try:
+            _fit(assignment, config)
+            return
+        except Exception as error:
+            found = failures.cause(error)
+            if found.error is not None:
+                raise found.error from None
+            if found.then == "wait":
+                _wait(assignment, found, told=waiting)
+            else:
+                _pause(assignment, budget.pause(_failed(assignment, found)))
+            waiting = found.then == "wait"
+            if found.then == "reconnect" and not session.renew(config.reconnect_seconds):
+                raise
 
-    context = ray.train.get_context()
-    work(
-        Assignment.model_validate(config),
-        ray.train.torch.get_device(),
-        rank=context.get_world_rank(),
-        local_rank=context.get_local_rank(),
-        world_size=context.get_world_size(),
-    )
+
+def _fit(assignment: Assignment, config: ClusterConfig) -> None:
+    from cluster.group import Group
+
+    group = Group(assignment, config)
+    with overseeing(assignment, group.end, group.nodes):
+        group.fit()
 
 
-def _user_error(error: BaseException) -> ElectraError | None:
-    """The user's mistake inside what Ray Train raised, if that is what ended the group."""
-    failures = getattr(error, "worker_failures", {})
-    for nested in [
-        *failures.values(),
-        error.__cause__,
-        getattr(error, "cause", None),
-        getattr(error, "_base_exc", None),
-    ]:
-        if isinstance(nested, ElectraError):
-            return nested
-        if isinstance(nested, BaseException) and nested is not error:
-            found = _user_error(nested)
-            if found is not None:
-                return found
-    return None
+def _wait(assignment: Assignment, found: Cause, *, told: bool) -> None:
+    """Say once that Ray has no room; Ray has waited for a minute, and waits on."""
+    run_dir = _run_dir(assignment)
+    if not told:
+        event = {"event": "waiting", "reason": found.reason, "step": last_step(run_dir)}
+        run_folder.append_events(run_dir, [event])
+    _pause(assignment, 0.0)
+
+
+def _failed(assignment: Assignment, found: Cause) -> Failure:
+    """Leave a `failed` event in the folder of the run that trained, and say what the budget is to judge."""
+    done = sum((assignment.run_dir(one) / run_folder.DONE).exists() for one in assignment.specs)
+    run_dir = _run_dir(assignment)
+    hung = _hung(run_dir)
+    reason = found.reason if hung is None else hung
+    step = last_step(run_dir)
+    event = {"event": "failed", "reason": reason, "step": step, "ranks": list(found.ranks)}
+    run_folder.append_events(run_dir, [event])
+    return Failure(run=run_dir.name, step=step, saved=(done, _newest(run_dir)), reason=reason, hung=hung is not None)
+
+
+def _run_dir(assignment: Assignment) -> Path:
+    """Of the run that trained."""
+    run_dir = assignment.run_dir(current(assignment) or assignment.specs[-1])
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return run_dir
+
+
+def _hung(run_dir: Path) -> str | None:
+    """What the watchdog has said, if that is what ended the group: a `failed` event follows what is known already."""
+    said = [one for one in run_folder.last_events(run_dir) if one["event"] in ("hung", "failed")]
+    if not said or said[-1]["event"] == "failed":
+        return None
+    step, ranks = said[-1]["step"], said[-1]["ranks"]
+    named = ", ".join(str(one["rank"]) for one in ranks)
+    return f"hung at step {step}, rank {named}: {ranks[0]['why']}" if ranks else f"hung at step {step}"
+
+
+def _newest(run_dir: Path) -> int:
+    """The step that the next attempt begins at: the last saved one, or where the last attempt began."""
+    steps = [one["step"] for one in run_folder.last_events(run_dir) if one["event"] in ("started", "saved")]
+    return max(steps, default=0)
+
+
+def _pause(assignment: Assignment, seconds: float) -> None:
+    """Before the next attempt; a stop that was asked for meanwhile needs none."""
+    until = time.monotonic() + seconds
+    while True:
+        asked = requests.read(assignment.runs_dir)
+        if asked is not None and asked["ask"] == "stop":
+            spec = current(assignment) or assignment.specs[-1]
+            raise StoppedError(
+                f"{spec.name}: stopped while it was to be started again ({asked['reason']}); the same command again "
+                f"resumes at step {_newest(assignment.run_dir(spec))} of {spec.steps}"
+            )
+        if time.monotonic() >= until:
+            return
+        time.sleep(min(POLL_SECONDS, seconds))

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.config import ClusterConfig
+from cluster.stop import stop_on_signals
 from data_prep.errors import PreflightError
 from data_prep.integrity import verify
 from data_prep.manifest import load
 from data_prep.settings import Settings
 from data_prep.storage import Location, folder
+from training.requests import Inbox
 from training.settings import RunSpec
 
 if TYPE_CHECKING:
@@ -55,7 +57,11 @@ def assign(
 
 
 def work(assignment: Assignment, device: "torch.device", *, rank: int, local_rank: int, world_size: int) -> None:
-    """Train the assigned runs as one rank of a process group that exists. An OSError becomes a PreflightError."""
+    """Train the assigned runs as one rank of a process group that exists. An OSError becomes a PreflightError.
+
+    A signal to this process asks all ranks to save and stop, where this is its main thread (Ray Train's workers train
+    in another; there the driver hears the signals); so does a request in the runs' folder.
+    """
     import torch
 
     # what DeepSpeed reads of its surroundings
@@ -64,15 +70,18 @@ def work(assignment: Assignment, device: "torch.device", *, rank: int, local_ran
     torch.set_num_threads(assignment.threads)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    inbox = Inbox(assignment.runs_dir if rank == 0 else None)
+    with stop_on_signals(lambda reason: inbox.post("stop", reason)):
+        for number, spec in enumerate(assignment.specs):
+            _train(assignment, spec, device, inbox, assignment.profile if number == 0 else 0)
+
+
+def _train(assignment: Assignment, spec: RunSpec, device: "torch.device", inbox: Inbox, profile: int) -> None:
     from training.loop import train
 
-    for number, spec in enumerate(assignment.specs):
-        run_dir = assignment.run_dir(spec)
-        profile = assignment.profile if number == 0 else 0
-        try:
-            train(spec, folder(assignment.corpus), run_dir, device, profile=profile)
-        except OSError as error:
-            place = error.filename or run_dir
-            raise PreflightError(
-                f"{place}: {error.strerror or error}; free the space or correct the permissions"
-            ) from None
+    run_dir = assignment.run_dir(spec)
+    try:
+        train(spec, folder(assignment.corpus), run_dir, device, profile=profile, inbox=inbox)
+    except OSError as error:
+        place = error.filename or run_dir
+        raise PreflightError(f"{place}: {error.strerror or error}; free the space or correct the permissions") from None

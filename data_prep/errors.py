@@ -41,7 +41,19 @@ class DivergedError(ElectraError):
     exit_code = 6
 
 
+class HungError(ElectraError):
+    """A rank made no progress within the seconds allowed; the watchdog ended the group."""
+
+    exit_code = 7
+
+
 class CheckError(ElectraError):
     """A check that the result depends on did not hold."""
 
     exit_code = 9
+
+
+class StoppedError(ElectraError):
+    """Training was asked to stop: it saved and ended early; the same command again resumes."""
+
+    exit_code = 75

@@ -166,6 +166,14 @@ class ObjectFolder(Folder):
             store, path = self._at(name)
             store.delete_file(path)
 
+    def move(self, name: str, to: str) -> None:
+        (store, path), (_, target) = self._at(name), self._at(to)
+        store.move(path, target)
+
+    def sub(self, name: str) -> "ObjectFolder":
+        base, query = _without_query(self.location)
+        return ObjectFolder(f"{base.rstrip('/')}/{name}" + (f"?{query}" if query else ""))
+
     def local(self, name: str, *, sha256: str | None = None) -> Path:
         place = hashlib.sha256(self.location.encode()).hexdigest()[:16]
         path = cache_folder() / place / name

@@ -108,6 +108,23 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def _make_folders(folder: Path, durable: bool) -> None:
+    """Make a folder and those above it; `durable`: they are there after the machine died."""
+    if folder.is_dir():
+        return
+    if folder.parent != folder:
+        _make_folders(folder.parent, durable)
+    folder.mkdir(exist_ok=True)
+    if durable:
+        sync_folder(folder.parent)
+
+
+def _unless_missing(function: Any, path: str, error: Any) -> None:
+    """For `shutil.rmtree`: raise what it met, but for a file that somebody else has removed before."""
+    if not isinstance(error[1], FileNotFoundError):
+        raise error[1]
+
+
 class Folder(ABC):
     """Named files under one place. Names are relative, with "/" between parts; the object is small and picklable."""
 
@@ -143,6 +160,14 @@ class Folder(ABC):
         """Remove a file; one that is not there is no error."""
 
     @abstractmethod
+    def move(self, name: str, to: str) -> None:
+        """Give a file another name, in place of a file of that name. FileNotFoundError when there is none."""
+
+    @abstractmethod
+    def sub(self, name: str) -> "Folder":
+        """The folder `name` below this one; its `location` is also the address of a file of that name."""
+
+    @abstractmethod
     def local(self, name: str, *, sha256: str | None = None) -> Path:
         """A path on this machine with the file's content. From an object store it is a copy, fetched once where
         `sha256` is given, anew otherwise, and compared with `sha256` when it arrives: DataError names it."""
@@ -163,6 +188,11 @@ class Folder(ABC):
     def names(self, prefix: str = "") -> list[str]:
         """All files below the folder `prefix`, sorted."""
         return list(self.sizes(prefix))
+
+    def remove(self, prefix: str) -> None:
+        """Remove all files below the folder `prefix`, and on a disk the folder itself; none there is no error."""
+        for name in self.names(prefix):
+            self.delete(name)
 
     def read_bytes(self, name: str) -> bytes:
         """The content of a file."""
@@ -225,7 +255,7 @@ class LocalFolder(Folder):
 
     def writer(self, name: str, *, durable: bool = True) -> AbstractContextManager[IO[bytes]]:
         path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folders(path.parent, durable)
         return atomic_writer(path, durable=durable)
 
     def open(self, name: str) -> Any:
@@ -239,11 +269,27 @@ class LocalFolder(Folder):
         return path.stat().st_size if path.is_file() else None
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        files = [path for path in (self.path / prefix).rglob("*") if path.is_file()]
-        return dict(sorted((path.relative_to(self.path).as_posix(), path.stat().st_size) for path in files))
+        found = {}
+        for path in (self.path / prefix).rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # gone while the others were looked at
+                if path.is_file():
+                    found[path.relative_to(self.path).as_posix()] = path.stat().st_size
+        return dict(sorted(found.items()))
 
     def delete(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
+
+    def move(self, name: str, to: str) -> None:
+        path = self.path / to
+        _make_folders(path.parent, durable=True)
+        os.replace(self.path / name, path)
+        sync_folder(path.parent)
+
+    def sub(self, name: str) -> "LocalFolder":
+        return LocalFolder(self.path / name)
+
+    def remove(self, prefix: str) -> None:
+        shutil.rmtree(self.path / prefix, onerror=_unless_missing)
 
     def local(self, name: str, *, sha256: str | None = None) -> Path:
         return self.path / name

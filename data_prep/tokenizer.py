@@ -123,6 +123,13 @@ class Tokenizer:
         if batch:
             yield owners, batch
 
+    def located(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Token ids of one text as `encode` gives them, and the characters each stands for: its first, and the one past
+        its last. A blank that byte-level BPE keeps in a token may be among them; characters the normaliser drops are in
+        none. For texts of ordinary length: it is not cut into pieces."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens written out."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))

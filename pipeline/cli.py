@@ -1,27 +1,18 @@
-"""The command line: `electra VERB CONFIG [KEY=VALUE]...`, one call each into `pipeline.stages`.
+"""The command line: `electra VERB CONFIG [KEY=VALUE]...`, one call each into `pipeline.stages`; and the verbs that look
+at runs, `electra VERB RUN`.
 
-Guarantees: `--help` imports nothing heavy; a user's mistake is one sentence on stderr and the exit code its error
-carries (2 configuration, 3 surroundings, 4 data, 5 checkpoint, 9 a failed check), what the operating system refuses
-anywhere, in a worker too, is 3, an interruption is 130, anything unforeseen is 1 with a traceback on `--debug`; with
-`--json` stdout carries one JSON object and nothing else.
+Guarantees: `--help` imports nothing heavy; a mistake is one sentence on stderr and an exit code (`pipeline.endings`);
+with `--json` stdout carries one JSON object and nothing else.
 """
 
 import json
-import re
 import sys
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from data_prep.errors import ElectraError
-
-if TYPE_CHECKING:
-    from cluster.launch import Ranks
+from pipeline.endings import errors
 
 QUICKSTART = Path(__file__).resolve().parent.parent / "configs" / "quickstart.yaml"
 
@@ -47,6 +38,7 @@ GlueDir = Annotated[
 TRACKS = (
     "Metrics go to MLflow at MLFLOW_TRACKING_URI where that is set, otherwise to mlflow.db in the experiment's folder."
 )
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or an experiment's for all of its runs.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; everything else goes to stderr.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
@@ -81,7 +73,7 @@ def prepare(
     if not dry_run:
         _run("prepare", config, overrides, out, json_, debug)
         return
-    with _errors(json_, debug):
+    with errors(json_, debug):
         from pipeline.console import Console
         from pipeline.dry_run import dry_run as expect
         from pipeline.place import read_experiment
@@ -100,7 +92,7 @@ def verify(
     debug: Debug = False,
 ) -> None:
     """Read a prepared corpus again and name every missing, extra, cut or altered file."""
-    with _errors(json_, debug):
+    with errors(json_, debug):
         from pipeline.console import Console
         from pipeline.verify import verify as check
 
@@ -166,10 +158,66 @@ def export(
     _run("export", config, overrides, out, json_, debug, run=run, to=to)
 
 
+@app.command(epilog="Example: electra events runs/quickstart")
+def events(run: Run, json_: Json = False, debug: Debug = False) -> None:
+    """Tell what happened to a run: started, saved, killed, resumed, skipped, with reasons and what it cost."""
+    with errors(json_, debug):
+        from pipeline.console import Console
+        from pipeline.events import events as tell
+
+        result = tell(run, Console(sys.stderr if json_ else sys.stdout))
+        if json_:
+            print(json.dumps({"verb": "events", "exit_code": 0, **result}))
+
+
+@app.command(epilog="Example: electra checkpoints runs/quickstart --verify")
+def checkpoints(
+    run: Run,
+    verify: Annotated[bool, typer.Option("--verify", help="Read every checkpoint and compare its hashes.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove those that the rules of retention do not keep.")
+    ] = False,
+    keep_last: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --prune: keep so many of the newest.", show_default="what the run was given"),
+    ] = None,
+    broken: Annotated[bool, typer.Option("--broken", help="With --prune: remove broken ones, too.")] = False,
+    json_: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List the checkpoints of a run: step, FLOPs, size, whether they are whole, and which rule keeps them."""
+    with errors(json_, debug):
+        from pipeline.checkpoints import checkpoints as look
+        from pipeline.console import Console
+
+        console = Console(sys.stderr if json_ else sys.stdout)
+        result = look(run, console, verify=verify, prune=prune, keep_last=keep_last, broken=broken)
+        if json_:
+            print(json.dumps({"verb": "checkpoints", "exit_code": 0, **result}))
+
+
+@app.command(epilog="Example: electra stop runs/quickstart --reason 'maintenance at noon'")
+def stop(
+    run: Run,
+    reason: Annotated[str, typer.Option(help="Why, for the record.")] = "electra stop",
+    save: Annotated[bool, typer.Option("--save", help="Ask for a checkpoint only; training goes on.")] = False,
+    json_: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Have what trains in a folder save and end (exit code 75); the same command again resumes."""
+    with errors(json_, debug):
+        from pipeline.console import Console
+        from pipeline.stop import stop as ask
+
+        result = ask(run, Console(sys.stderr if json_ else sys.stdout), reason=reason, save_only=save)
+        if json_:
+            print(json.dumps({"verb": "stop", "exit_code": 0, **result}))
+
+
 @app.command("config", epilog="Example: electra config configs/quickstart.yaml budgets.0=1e12")
 def show_config(config: Config, overrides: Overrides = None, json_: Json = False, debug: Debug = False) -> None:
     """Check an experiment file and print it with every default spelled out."""
-    with _errors(json_, debug):
+    with errors(json_, debug):
         from pipeline import config as yaml_config
         from pipeline.place import read_experiment
 
@@ -189,7 +237,7 @@ def _run(
     launcher: str = "ray",
     **options: Any,
 ) -> None:
-    with _errors(json_, debug) as where:
+    with errors(json_, debug) as where:
         if launcher == "env":
             from cluster.launch import join
 
@@ -211,89 +259,6 @@ def _run(
             result = quickstart.road(place) if verb == "quickstart" else stages.run(verb, place, **options)
         if json_:
             print(json.dumps({"verb": verb, "exit_code": 0, "out": str(folder.absolute()), **result}))
-
-
-@dataclass(slots=True)
-class _Where:
-    """What the end of a command needs to know of it."""
-
-    folder: Path | None = None  # stands in for the path of an error that names none, as a failed write does not
-    ranks: "Ranks | None" = None  # the processes that it is one of
-
-
-@contextmanager
-def _errors(json_: bool, debug: bool) -> Iterator[_Where]:
-    """End the process as DESIGN's exit codes say; the sentence goes to stderr, and to stdout as JSON if asked for. Of
-    several processes that fail together one says it, and all end alike."""
-    where = _Where()
-    try:
-        yield where
-        if where.ranks is not None:
-            where.ranks.leave()
-    except typer.Exit:
-        raise
-    except BrokenPipeError:  # typer ends this process with 1
-        if where.ranks is not None:
-            where.ranks.fail("output closed", 1)
-            where.ranks.leave()
-        raise
-    except KeyboardInterrupt:
-        _end("interrupted; the same command again resumes", 130, json_, debug=False, ranks=where.ranks)
-    except ElectraError as error:
-        _end(str(error), error.exit_code, json_, debug, ranks=where.ranks)
-    except Exception as error:
-        causes = list(_causes(error))
-        refusal = next((sentence for cause in causes if (sentence := _refusal(cause, where.folder))), None)
-        _end(refusal or _unforeseen(causes[0]), 3 if refusal else 1, json_, debug, ranks=where.ranks)
-
-
-def _causes(error: BaseException, above: tuple[BaseException, ...] = ()) -> Iterator[BaseException]:
-    """What led to `error`, innermost first, then `error`: Ray hands a worker's exception on inside its own ones."""
-    nested = [error.__cause__, getattr(error, "cause", None), getattr(error, "_base_exc", None)]
-    failures = getattr(error, "worker_failures", None)
-    nested += failures.values() if isinstance(failures, dict) else []
-    for one in nested:
-        if isinstance(one, BaseException) and one is not error and one not in above:
-            yield from _causes(one, (*above, error))
-    yield error
-
-
-def _refusal(error: BaseException, folder: Path | None) -> str | None:
-    """What the operating system refused, as a sentence with path and reason; None for other errors."""
-    somewhere = f"{folder}" if folder is not None else "the output folder"
-    full = re.search(r"no space left on device|disk quota exceeded", str(error), re.IGNORECASE)
-    if isinstance(error, OSError) and error.strerror:
-        paths = [str(path) for path in (error.filename, error.filename2) if path is not None]
-        return f"{' and '.join(paths) or somewhere}: {error.strerror[:1].lower()}{error.strerror[1:]}"
-    if full:  # as libraries that write files in C++ and Rust say it
-        return f"{somewhere}: {full.group().lower()}"
-    return _first_line(error) if isinstance(error, OSError) and not hasattr(error, "cause") else None
-
-
-def _unforeseen(error: BaseException) -> str:
-    return f"internal error, {type(error).__name__}: {_first_line(error)} (run again with --debug for the traceback)"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-
-
-def _end(sentence: str, code: int, json_: bool, debug: bool, ranks: "Ranks | None" = None) -> Any:
-    sentence, first = _ANSI.sub("", sentence), True
-    if ranks is not None:
-        sentence, code, first = ranks.fail(sentence, code)
-    if debug:
-        traceback.print_exc()
-    if first:
-        print(f"electra: {sentence}", file=sys.stderr, flush=True)
-    if json_ and (ranks is None or ranks.rank == 0):
-        print(json.dumps({"exit_code": code, "error": sentence}), flush=True)
-    if ranks is not None:
-        ranks.leave()
-    raise typer.Exit(code)
 
 
 def main() -> None:

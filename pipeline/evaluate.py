@@ -21,10 +21,12 @@ from data_prep import storage
 from data_prep.errors import CheckpointError, ConfigError, DataError
 from data_prep.integrity import local_tokenizer
 from data_prep.settings import fingerprint
+from data_prep.storage import Folder
 from pipeline import gather
 from pipeline.console import Console
 from training import glue, probes
 from training.protocol import SUITES, EvaluationConfig, Protocol
+from training.run_folder import store_of
 from training.tasks import TaskData
 
 Result = dict[str, Any]
@@ -39,7 +41,7 @@ class FinishedRun:
     """A run with its final checkpoint; `facts` are the fields every one of its results carries."""
 
     name: str
-    checkpoint: Path
+    checkpoint: Folder
     checkpoint_sha256: str
     facts: Result
 
@@ -115,9 +117,8 @@ def finished_runs(out: Path) -> list[FinishedRun]:
         spec, done = gather.read_spec(folder), gather.read_done(folder)
         if gather.part_of(spec) is not None:
             continue
-        checkpoint = folder / "checkpoints" / done["checkpoint"]
-        manifest = checkpoint / "manifest.json"
-        if not manifest.is_file():
+        checkpoint = store_of(folder).sub(done["checkpoint"])
+        if checkpoint.size("manifest.json") is None:
             raise CheckpointError(
                 f"{checkpoint} is gone although {done_path} names it: restore it, or remove {folder}."
             )
@@ -126,7 +127,7 @@ def finished_runs(out: Path) -> list[FinishedRun]:
             **{name: spec[name] for name in ("arm", "objective", "budget", "seed")},
             **{name: done[name] for name in ("step", "flops_counted")},
         }
-        sha256 = storage.sha256_of(manifest)
+        sha256 = checkpoint.sha256("manifest.json")
         runs.append(FinishedRun(name=folder.name, checkpoint=checkpoint, checkpoint_sha256=sha256, facts=facts))
     if not runs:
         raise CheckpointError(f"{out / 'runs'} holds no finished run: run `electra train` first.")
@@ -189,7 +190,7 @@ def _unit(
     name = f"{run.name}-{suite}-{task}-f{seed}-{identity[:12]}"
     payload = {
         "evaluation": str((out / "evaluation").resolve()),
-        "checkpoint": str(run.checkpoint.resolve()),
+        "checkpoint": run.checkpoint.location,
         "tokenizer": str(tokenizer_folder),
         "data": str(data.resolve()),
         "suite": suite,
@@ -225,7 +226,7 @@ def finetune_unit(payload: dict[str, Any]) -> Result:
     protocol = Protocol.model_validate(payload["protocol"])
     task = SUITES[payload["suite"]][payload["task"]]
     data = load_task(Path(payload["data"]))
-    network, _ = load_network(Path(payload["checkpoint"]))
+    network, _ = load_network(payload["checkpoint"])
     tuned = finetune(
         (network.config, network.embeddings, network.encoder),
         data,
@@ -235,22 +236,23 @@ def finetune_unit(payload: dict[str, Any]) -> Result:
         seed=payload["seed"],
         device=torch.device("cpu"),
     )
+    dev = tuned.sides[0]
     predictions = Path(payload["evaluation"]) / payload["predictions"]
     predictions.parent.mkdir(parents=True, exist_ok=True)
     with storage.atomic_writer(predictions) as file:
-        np.savez_compressed(file, **{name: getattr(tuned, name) for name in _ARRAYS}, score=tuned.scores)
+        np.savez_compressed(file, **{name: getattr(dev, name) for name in _ARRAYS}, score=dev.scores)
     return {
         **payload["facts"],
         "suite": task.suite,
         "task": task.name,
         "metric": task.metrics[0],
-        "score": tuned.metrics[task.metrics[0]],
-        "metrics": tuned.metrics,
+        "score": dev.metrics[task.metrics[0]],
+        "metrics": dev.metrics,
         "in_mean": task.in_mean,
         "n_train": tuned.n_train,
-        "n_dev": tuned.n_dev,
-        "majority": tuned.majority,
-        "degenerate": tuned.degenerate,
+        "n_dev": len(dev.label),
+        "majority": dev.majority,
+        "degenerate": dev.degenerate,
         "subset": data.subset,
         "finetune_seed": payload["seed"],
         "protocol": {"fingerprint": protocol.fingerprint(), **protocol.model_dump(mode="json")},

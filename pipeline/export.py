@@ -70,12 +70,12 @@ def export(out: Path, target: Path | None = None, run: str | None = None) -> lis
     DataError without such a run, CheckpointError for a damaged checkpoint, CheckError where what was written does not
     compute what the training network does.
     """
-    from training.checkpoint import load_objective
+    from training.checkpoints import load_objective, store_of
 
     run_dir = (chosen_run(out) if run is None else _named_run(out, run)).folder
     done = gather.read_done(run_dir)
     target = storage.make_folder(target or out / "export")
-    objective, checkpoint = load_objective(run_dir / "checkpoints" / done["checkpoint"])
+    objective, checkpoint = load_objective(store_of(run_dir).sub(done["checkpoint"]))
     corpus = gather.corpus_folder(out)
     manifest = load_manifest(corpus)
     provenance = Provenance.collect(out, run_dir, done, manifest)

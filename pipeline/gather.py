@@ -20,7 +20,9 @@ from data_prep.errors import ConfigError, DataError
 from data_prep.manifest import Manifest
 from pipeline import config as yaml_config
 from pipeline.statistics import METRICS, Fit
-from training.metrics import read_metrics
+from pipeline.story import Totals, tell
+from training import run_folder
+from training.metrics import all_lines, read_metrics
 
 CONFIG_NAME = "config.yaml"
 
@@ -48,6 +50,11 @@ class Run:
     def last_step(self) -> int:
         """The newest step there is a record of, 0 before the first."""
         return int(self.lines[-1]["step"]) if self.lines else 0
+
+    @property
+    def totals(self) -> Totals | None:
+        """Its attempts together, by its events; None where it left none. Read when asked for."""
+        return tell(run_folder.events(self.folder), all_lines(self.folder), alive=False).totals
 
     @property
     def degenerate(self) -> str | None:

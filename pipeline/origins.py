@@ -40,13 +40,11 @@ def _origin(name: str, folder: str, generator_only: bool) -> Origin:
     run, _, step = name.partition("@")
     if not step:
         return Origin(name=path.name, identity=run.removeprefix("sha256:"), step=None, generator_only=generator_only)
-    in_run = path.parent.name == "checkpoints"  # a checkpoint may have been moved elsewhere
-    return Origin(
-        name=path.parents[1].name if in_run else path.name,
-        identity=run,
-        step=int(step),
-        generator_only=generator_only,
-    )
+    if path.parent.name == "checkpoints":
+        whose = path.parents[1].name
+    else:  # in an object store, below the run's name; or a folder that was moved elsewhere
+        whose = path.parent.name if "://" in folder else path.name
+    return Origin(name=whose, identity=run, step=int(step), generator_only=generator_only)
 
 
 def inherited(done: Mapping[str, Any]) -> dict[str, float]:

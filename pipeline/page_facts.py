@@ -13,6 +13,7 @@ from pipeline.analysis import Analysis
 from pipeline.gather import Contents, Run
 from pipeline.origins import Origin, inherited, origins, own
 from pipeline.page_parts import Head, facts, table
+from pipeline.story_words import plural
 from pipeline.wording import count, flops_text
 
 
@@ -35,11 +36,12 @@ def compute(contents: Contents, analysis: Analysis) -> str:
         verdict += " All runs of a seed read the same rows of one corpus in the same order."
         if begun := [run.name for run in contents.finished if _began_elsewhere(run, contents)]:
             verdict += f" What {wording.names(begun)} began with had read rows before, which are not compared here."
-    paragraphs = [verdict, *beginnings(contents)]
+    paragraphs = [verdict, *interventions(contents.finished), *beginnings(contents)]
     head: list[Head] = [
         ("run", ""),
         ("steps", ""),
         ("seconds", ""),
+        ("goodput", "attempts"),
         ("tokens", "per second"),
         ("model FLOPs", "per second"),
     ]
@@ -49,6 +51,7 @@ def compute(contents: Contents, analysis: Analysis) -> str:
             run.name,
             count(run.done["step"]),
             f"{own(run.done)['seconds']:,.1f}",
+            _goodput(run),
             count(run.done["tokens_per_second"]),
             flops_text(own(run.done)["flops_counted"] / own(run.done)["seconds"]),
             count(run.done["parameters"]),
@@ -59,11 +62,31 @@ def compute(contents: Contents, analysis: Analysis) -> str:
         if run.done
     ]
     note = (
-        "Training alone, start-up and whatever a run began with apart. No utilisation is given for a device whose peak "
-        "is not known."
+        "Seconds: training alone, start-up and whatever a run began with apart. Goodput: time in steps that count ÷ "
+        "time from the first beginning to the end, with what restarts repeated and waited for. No utilisation is given "
+        "for a device whose peak is not known."
     )
     text = "".join(f"<p>{escape(paragraph)}</p>\n" for paragraph in paragraphs)
-    return f"<h2>Compute and throughput</h2>\n{text}{table(note, head, rows, words=(0, 7))}"
+    return f"<h2>Compute and throughput</h2>\n{text}{table(note, head, rows, words=(0, 8))}"
+
+
+def _goodput(run: Run) -> str:
+    totals = run.totals
+    if totals is None or totals.goodput is None:
+        return "–"
+    return f"{100 * totals.goodput:.1f} %\n{totals.attempts}"
+
+
+def interventions(runs: Sequence[Run]) -> list[str]:
+    """A sentence for every run that went back to a checkpoint and on with other rows: they are not the rows that the
+    others read."""
+    return [
+        f"{run.name} left the road and went back to a checkpoint {plural(run.done['rollbacks'], 'time')}; "
+        f"{run.done['rows_skipped']:,} rows that it had read since are left out of what counts, and others read them. "
+        "What they cost is in its spent FLOPs."
+        for run in runs
+        if run.done is not None and run.done.get("rollbacks")
+    ]
 
 
 def beginnings(contents: Contents) -> list[str]:

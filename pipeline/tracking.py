@@ -33,6 +33,7 @@ from data_prep.settings import fingerprint
 from pipeline import gather, tracking_cursor
 from pipeline.gather import Contents, Run
 from pipeline.mlflow_store import Point, Store, flatten, quick_to_fail
+from training.run_folder import store_of
 
 TRACKING_URI = "MLFLOW_TRACKING_URI"
 _ARTIFACTS = ("config.yaml", "corpus/manifest.json", "report/report.html", "report/report.json", "report/curve.svg")
@@ -298,20 +299,20 @@ def _settled(run: Run) -> list[dict[str, Any]]:
     resume from."""
     if run.done is not None:
         return run.lines
-    manifests = sorted(run.folder.glob("checkpoints/step-????????/manifest.json"))
-    step = _resumes_at(run.folder, tuple((path.parent.name, path.stat().st_mtime_ns) for path in manifests))
+    names = store_of(run.folder).names()
+    step = _resumes_at(run.folder, tuple(name for name in names if name.endswith("/manifest.json")))
     return [line for line in run.lines if line["step"] <= step]
 
 
 @lru_cache(maxsize=1024)
-def _resumes_at(run_dir: Path, manifests: tuple[tuple[str, int], ...]) -> int:
+def _resumes_at(run_dir: Path, manifests: tuple[str, ...]) -> int:
     """The step of the newest checkpoint that verifies, 0 without one. Hashing a checkpoint and importing torch cost
-    seconds, so neither is done for finished runs, nor twice for the same `manifests` (names and times)."""
+    seconds, so neither is done for finished runs, nor twice for the same names of `manifests`."""
     if not manifests:
         return 0
-    from training.checkpoint import newest
+    from training.checkpoints import newest
 
-    found, _ = newest(run_dir)
+    found, _ = newest(store_of(run_dir))
     return found.progress.step if found is not None else 0
 
 

@@ -1,21 +1,26 @@
 """The training stage: every run of an experiment that is not done, by whatever launcher, and what a person sees of it.
 
 It plans the runs, hands them to those that train (Ray's workers, ranks of another launcher, this process), and follows
-their metric lines: a bar in FLOPs, what each run began with, MLflow every half minute, which runs learned nothing.
+their metric lines and events: a bar in FLOPs, what happens to each run (`pipeline.telling`), MLflow every half minute,
+and at the end which runs learned nothing and the goodput.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from data_prep import manifest as manifests
-from data_prep.errors import ElectraError
-from pipeline import gather
+from data_prep.errors import ElectraError, StoppedError
+from pipeline import gather, story_words
+from pipeline.events import story_of
 from pipeline.place import Place, shown
-from training.metrics import newest_line
-from training.run_folder import is_done, last_events
+from pipeline.telling import telling
+from training.run_folder import is_done
 from training.settings import RunSpec
+
+MIRROR_SECONDS = 30.0
 
 
 def train(place: Place, profile: int = 0) -> dict[str, Any]:
@@ -27,7 +32,7 @@ def train(place: Place, profile: int = 0) -> dict[str, Any]:
     folder = place.folder
     specs = place.experiment.runs(manifests.load(folder.corpus), folder.corpus, folder.runs)
     finished = [spec for spec in specs if is_done(folder.runs / spec.name, spec)]
-    result = {"runs": [spec.name for spec in specs], "trained": len(specs) - len(finished)}
+    result: dict[str, Any] = {"runs": [spec.name for spec in specs], "trained": len(specs) - len(finished)}
     if len(finished) == len(specs):
         place.console.say(f"train: all {len(specs)} runs are done" + (", none was traced" if profile else ""))
         return result
@@ -35,24 +40,28 @@ def train(place: Place, profile: int = 0) -> dict[str, Any]:
     done = {spec.name: spec.steps * spec.flops_per_step for spec in finished}
     total = sum(spec.steps * spec.flops_per_step for spec in specs)
     scale, unit = _unit(total)
-    mirror, beginnings = _Mirror(place), _Beginnings(place, specs)
-    with place.console.stage("train", total / scale, unit) as stage:
+    mirror, waiting = _Mirror(place), [spec for spec in specs if spec not in finished]
+    followed = telling(place.console, [folder.runs / spec.name for spec in waiting])
+    with place.console.stage("train", total / scale, unit) as stage, followed:
         stage.update(sum(done.values()) / scale)
 
         def on_progress(spec: RunSpec, line: dict[str, Any]) -> None:
-            beginnings.tell(spec, line)
             done[spec.name] = line["step"] * spec.flops_per_step
             step = f"{line['step']}/{spec.steps}"
             stage.update(sum(done.values()) / scale, run=spec.name, step=step, **_figures(line["values"]))
             mirror.now_and_then()
 
-        train_runs(specs, folder.corpus, folder.runs, place.experiment.cluster, on_progress, profile)
+        try:
+            train_runs(specs, folder.corpus, folder.runs, place.experiment.cluster, on_progress, profile)
+        except StoppedError:
+            mirror.close()
+            raise
         stage.update(total / scale)
-    trained = [spec.name for spec in specs if spec not in finished]
+    trained = [spec.name for spec in waiting]
     _warn_degenerate(place, trained)
     if profile:
         _show_profile(place, folder.runs / trained[0])
-    return result
+    return {**result, "goodput": _tell_goodput(place, trained)}
 
 
 def _launched(place: Place) -> Callable[..., None]:
@@ -89,33 +98,20 @@ def _warn_degenerate(place: Place, runs: Sequence[str]) -> None:
             place.console.warn(f"{run}: at the end of training {verdict}")
 
 
-class _Beginnings:
-    """Says what a run's networks began with, and what none of that held, with the first line of the attempt that filled
-    them; of attempts that resumed there is nothing to say."""
-
-    def __init__(self, place: Place, specs: Sequence[RunSpec]) -> None:
-        self._place = place
-        lines = {spec.name: newest_line(place.folder.runs / spec.name) for spec in specs}
-        self._told = {name: line["attempt"] for name, line in lines.items() if line is not None}
-
-    def tell(self, spec: RunSpec, line: dict[str, Any]) -> None:
-        """Of the attempt that has written `line`, once."""
-        if self._told.get(spec.name) == line["attempt"]:
-            return
-        self._told[spec.name] = line["attempt"]
-        for event in last_events(self._place.folder.runs / spec.name):
-            if event["event"] == "weights":
-                self._place.console.say(f"train: {spec.name}: {_first_weights(event)}")
-
-
-def _first_weights(event: dict[str, Any]) -> str:
-    """`its generator began with …; random: …` of an event of `training.first_weights`."""
-    folders = [
-        shown(Path(given["folder"])) + ("" if given["vocabulary"] else " (its vocabulary is not known beyond its size)")
-        for given in event["from"]
-    ]
-    lacked = f"; random: {', '.join(event['lacked'])}" if event["lacked"] else ""
-    return f"its {event['network']} began with {' and '.join(folders) or 'no weights of its own'}{lacked}"
+def _tell_goodput(place: Place, runs: Sequence[str]) -> float | None:
+    """Of these runs together: how much of their time was spent in steps that count, and what was lost on the way."""
+    found = [totals for run in runs if (totals := story_of(place.folder.runs / run).totals) is not None]
+    useful, wall = sum(one.useful_seconds for one in found), sum(one.wall_seconds for one in found)
+    if wall <= 0:
+        return None
+    text = f"train: {story_words.goodput(useful, wall)}"
+    again, back = sum(one.attempts - 1 for one in found), sum(one.rollbacks for one in found)
+    if again or back:
+        lost = story_words.plural(sum(one.steps_lost for one in found), "step")
+        what = f"{story_words.plural(again, 'resumption')} and {story_words.plural(back, 'rollback')}"
+        text += f"; {what}, {lost} lost: see electra events {shlex.quote(shown(place.folder.path))}"
+    place.console.say(text)
+    return useful / wall
 
 
 # What is shown of a metric line, under which name and how; a line has those that there are.
@@ -147,20 +143,28 @@ class _Mirror:
     """Sends new metric lines to MLflow every half minute. A store that fails is told of once: training goes on, and
     the tracking stage at the end tries again and says what is wrong."""
 
-    def __init__(self, place: Place, every: float = 30.0) -> None:
-        self._place, self._every = place, every
-        self._next = time.monotonic() + every
-        self._failed = False
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._next = time.monotonic() + MIRROR_SECONDS
+        self._sent = self._failed = False
 
     def now_and_then(self) -> None:
+        """In the time between, nothing."""
+        if not self._failed and time.monotonic() >= self._next:
+            self._sync(training=True)
+            self._next = time.monotonic() + MIRROR_SECONDS
+
+    def close(self) -> None:
+        """Training ends early and will be resumed: what was sent is no longer said to be running."""
+        if self._sent:
+            self._sync(training=False)
+
+    def _sync(self, *, training: bool) -> None:
         from pipeline.tracking import sync
 
-        if self._failed or time.monotonic() < self._next:
-            return
         try:
-            summary = sync(self._place.folder.path, console=self._place.console, training=True)
-            self._failed = not summary.reachable
+            summary = sync(self._place.folder.path, console=self._place.console, training=training)
+            self._sent, self._failed = summary.reachable, not summary.reachable
         except ElectraError as error:
             self._place.console.warn(str(error))
             self._failed = True
-        self._next = time.monotonic() + self._every

@@ -1,14 +1,16 @@
 """Fine-tune one pre-trained body on one task with one seed.
 
-The body is trained in place with a dropout and one linear layer on the first position. Batches hold texts of similar
-length and are padded to their own longest, so little is computed on padding. On the CPU with one thread the same seed
-gives the same predictions, bit for bit; on a GPU sums in another order may differ. Which checkpoints, tasks and seeds
-are run, and where results go, is decided above.
+The body is trained in place with a dropout and one linear layer on the first position (google-research/electra; no
+further layer, unlike transformers' ElectraClassificationHead): cross-entropy for classes, the squared error of label /
+largest label for values. Batches hold texts of similar length and are padded to their own longest, so little is
+computed on padding. On the CPU with one thread the same seed gives the same predictions, bit for bit; on a GPU sums in
+another order may differ. Which checkpoints, tasks and seeds are run, and where results go, is decided above.
 
-Shape suffixes: B examples, L tokens, D hidden size, C classes.
+Shape suffixes: B examples, L tokens, D hidden size, C classes (1 for values).
 """
 
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,50 +21,63 @@ from torch import Tensor, nn
 
 from data_prep.errors import ConfigError
 from data_prep.tokenizer import Tokenizer
-from training.encoder import Embeddings, Encoder, init_weights
-from training.optimizer import layerwise_groups, set_learning_rate
+from training.encoder import Embeddings, Encoder
+from training.fine_steps import Batch, fit, init_head
 from training.protocol import Protocol
 from training.sizes import EncoderConfig
-from training.tasks import Example, Task, TaskData, score
-from training.text_batches import Encoded, bucketed, encode, keyed_order
+from training.tasks import Example, Labels, Task, TaskData, Unlabelled, score
+from training.text_batches import Encoded, ascending, bucketed, encode, keyed_order
 
 Backbone = tuple[EncoderConfig, Embeddings, Encoder]
 
-PREDICT_BATCH = 128
+PREDICT_TOKENS = 16_384  # of a batch without gradient: bounds the memory whatever the texts' length
+CONSTANT = 1e-2  # values that differ by less than this share of the largest label are one value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """A dev side with its answers. `scores` are logits `[n, C]`, or what the network gave for a value `[n, 1]`, on the
+    labels' scale; `majority` is the accuracy of the commonest class. `degenerate`: the same answer to everything, or
+    the training or the answers did not stay finite."""
+
+    task: Task
+    metrics: dict[str, float]
+    majority: float
+    degenerate: bool
+    label: Labels
+    prediction: Labels
+    group: NDArray[np.int64]  # examples of one group are not independent
+    scores: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FineTuned:
-    """What one fine-tuning gave. `scores` are logits `[n_dev, C]`; `majority` is dev accuracy of the commonest class.
-    `degenerate`: one class only was predicted, or the loss stopped being finite (training then ended there)."""
+    """What one fine-tuning gave: its task's dev side and the further ones, predictions for test sets by name, and what
+    it took. `finite`: no loss stopped being a number (training would have ended there)."""
 
-    metrics: dict[str, float]
-    majority: float
-    degenerate: bool
+    sides: tuple[Answered, ...]
+    tests: dict[str, Labels]
+    finite: bool
     n_train: int
-    n_dev: int
-    label: NDArray[np.int64]
-    prediction: NDArray[np.int64]
-    group: NDArray[np.int64]  # examples of one group are not independent
-    scores: NDArray[np.float32]
     seconds: float
+    cpu_seconds: float
 
 
 class Classifier(nn.Module):
-    """A body with a dropout and one linear layer on the first position (google-research/electra fine-tuning)."""
+    """A body with a dropout and one linear layer on the first position."""
 
-    def __init__(self, backbone: Backbone, classes: int, protocol: Protocol) -> None:
+    def __init__(self, backbone: Backbone, outputs: int, protocol: Protocol) -> None:
         super().__init__()
         config, self.embeddings, self.encoder = backbone
         self.dropout = nn.Dropout(protocol.dropout)
-        self.out = nn.Linear(config.hidden_size, classes)
-        init_weights(self.out, protocol.head_init)
+        self.head = nn.Linear(config.hidden_size, outputs)
+        init_head(self.head, protocol.head_init)
 
-    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """Logits `[B, C]`."""
         x_BLE = self.embeddings(batch["ids"], batch["positions"], batch["types"])
         h_BD = self.encoder(x_BLE, batch["fragment"], first=True)[:, 0]
-        logits: Tensor = self.out(self.dropout(h_BD))
+        logits: Tensor = self.head(self.dropout(h_BD))
         return logits
 
 
@@ -75,34 +90,58 @@ def finetune(
     protocol: Protocol,
     seed: int,
     device: torch.device,
+    tests: Sequence[Unlabelled] = (),
 ) -> FineTuned:
-    """Train on `data.train`, predict `data.dev`. ConfigError when `max_length` exceeds the model's positions."""
+    """Train on `data.train`, answer its dev sides and `tests`. ConfigError when `max_length` exceeds the model's
+    positions."""
     if protocol.max_length > backbone[0].max_positions:
         raise ConfigError(
             f"evaluation.protocol.max_length {protocol.max_length} is longer than model.max_positions "
             f"{backbone[0].max_positions}: lower it."
         )
-    start = time.monotonic()
-    train = encode(_limited(data.train, protocol, data.task), tokenizer, protocol.max_length)
-    dev = encode(data.dev, tokenizer, protocol.max_length)
+    start, cpu_start = time.monotonic(), time.process_time()
+    chosen = _limited(data.train, protocol, data.task)
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)  # the head's weights and every dropout
-        model = Classifier(backbone, len(data.classes), protocol).to(device)
-        finite = _train(model, train, protocol, seed, device)
-        scores = predict(model, dev, device)
-    prediction = scores.argmax(axis=1).astype(np.int64)
+        model = Classifier(backbone, 1 if task.largest else len(data.classes), protocol).to(device)
+        train = encode(_doubled(chosen, protocol, data.task), tokenizer, protocol.max_length)
+        finite = _train(model, train, task, protocol, seed, device)
+
+    def scores_of(examples: Sequence[Example]) -> NDArray[np.float32]:
+        return predict(model, encode(examples, tokenizer, protocol.max_length), device) * np.float32(task.largest or 1)
+
+    sides = [_answered(side, data, scores_of(data.side(side.name)), finite) for side in task.sides()]
     return FineTuned(
-        metrics=score(task, dev.labels, prediction),
-        majority=data.majority,
-        degenerate=not finite or len(np.unique(prediction)) == 1,
-        n_train=len(train.labels),
-        n_dev=len(dev.labels),
-        label=dev.labels,
-        prediction=prediction,
-        group=data.dev_groups,
-        scores=scores,
+        sides=tuple(sides),
+        tests={test.name: predictions(scores_of(test.examples), task) for test in tests},
+        finite=finite,
+        n_train=len(chosen),
         seconds=time.monotonic() - start,
+        cpu_seconds=time.process_time() - cpu_start,
+    )
+
+
+def predictions(scores: NDArray[np.float32], task: Task) -> Labels:
+    """Classes or values `[n]` from scores `[n, C]`. What is no number counts as class 0, or as the value 0."""
+    if task.largest:
+        return np.nan_to_num(scores[:, 0].astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    return np.nan_to_num(scores, nan=-np.inf).argmax(axis=1).astype(np.int64)
+
+
+def _answered(side: Task, data: TaskData, scores: NDArray[np.float32], finite: bool) -> Answered:
+    prediction = predictions(scores, side)
+    label = np.asarray([example.label for example in data.side(side.name)])
+    one_answer = np.ptp(prediction) <= CONSTANT * side.largest if side.largest else np.ptp(prediction) == 0
+    return Answered(
+        task=side,
+        metrics=score(side, label, prediction),
+        majority=data.majority(side.name),
+        degenerate=bool(one_answer) or not finite or not np.isfinite(scores).all(),
+        label=label,
+        prediction=prediction,
+        group=data.groups(side.name),
+        scores=scores,
     )
 
 
@@ -115,52 +154,38 @@ def _limited(examples: list[Example], protocol: Protocol, task: str) -> list[Exa
     return [examples[i] for i in sorted(chosen.tolist())]
 
 
-def _train(model: Classifier, data: Encoded, protocol: Protocol, seed: int, device: torch.device) -> bool:
+def _doubled(examples: list[Example], protocol: Protocol, task: str) -> list[Example]:
+    """Pairs in both orders, where the protocol says so of the task."""
+    if task not in protocol.doubled:
+        return examples
+    return examples + [Example(e.text_b, e.text_a, e.label, e.group) for e in examples if e.text_b is not None]
+
+
+def _train(model: Classifier, data: Encoded, task: Task, protocol: Protocol, seed: int, device: torch.device) -> bool:
     """All epochs; False as soon as a loss is not finite, with the weights as they were before it."""
-    groups = layerwise_groups(
-        model.embeddings,
-        model.encoder,
-        model.out,
-        protocol.weight_decay,
-        decay=protocol.layer_decay,
-        reference_offset=protocol.layer_decay_offset,
-    )
-    # bias-corrected: without it small fine-tunings fail at random (Mosbach et al. 2021, Zhang et al. 2021)
-    optimizer = torch.optim.AdamW(groups, lr=0.0, fused=True)
-    steps = protocol.epochs * -(-len(data.labels) // protocol.batch_size)
+    epochs = protocol.epochs_for(task.name)
+
+    def batches() -> Iterator[Batch]:
+        for epoch in range(epochs):
+            for which_B in bucketed(data.lengths, protocol.batch_size, seed, epoch):
+                yield data.batch(which_B, device)
+
+    def losses_of(batch: Batch) -> Tensor:
+        logits_BC = model(batch)
+        if task.largest:
+            return F.mse_loss(logits_BC[:, 0], batch["labels"] / task.largest, reduction="none")
+        return F.cross_entropy(logits_BC, batch["labels"], reduction="none")
+
     model.train()
-    step = 0
-    for epoch in range(protocol.epochs):
-        for which_B in bucketed(data.lengths, protocol.batch_size, seed, epoch):
-            batch = data.batch(which_B, device)
-            loss = F.cross_entropy(model(batch), batch["labels"])
-            if not torch.isfinite(loss):
-                return False
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), protocol.grad_clip)
-            set_learning_rate(optimizer, learning_rate(step, steps, protocol))
-            optimizer.step()
-            step += 1
-    return True
-
-
-def learning_rate(step: int, steps: int, protocol: Protocol) -> float:
-    """The rate of update `step` (from 0) of `steps`: linear up to the peak in the first `warmup_fraction` of them,
-    then linear down, to reach 0 just after the last."""
-    warmup = round(protocol.warmup_fraction * steps)
-    if step < warmup:
-        return protocol.learning_rate * (step + 1) / warmup
-    return protocol.learning_rate * (steps - step) / (steps - warmup)
+    steps = epochs * -(-len(data.labels) // protocol.batch_size)
+    return fit(model, batches(), losses_of, steps=steps, protocol=protocol)
 
 
 @torch.no_grad()
 def predict(model: Classifier, data: Encoded, device: torch.device) -> NDArray[np.float32]:
-    """Logits `[n, C]` in the examples' order, without dropout."""
+    """The head's output `[n, C]` in the examples' order, without dropout."""
     model.eval()
-    by_length = np.argsort(data.lengths, kind="stable")
-    scores = np.empty((len(data.labels), model.out.out_features), dtype=np.float32)
-    for start in range(0, len(by_length), PREDICT_BATCH):
-        which_B = by_length[start : start + PREDICT_BATCH]
+    scores = np.empty((len(data.labels), model.head.out_features), dtype=np.float32)
+    for which_B in ascending(data.lengths, PREDICT_TOKENS):
         scores[which_B] = model(data.batch(which_B, device)).float().cpu().numpy()
     return scores

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from data_prep.errors import CheckpointError, ConfigError
-from training import checkpoint, hf_config, hf_import, ledgers, origin
-from training.checkpoint import Progress
+from training import checkpoints, hf_config, hf_import, ledgers, origin
+from training.checkpoints import Progress
 from training.network import Network, fill
 from training.objectives import Objective
 from training.origin import Origin
@@ -84,10 +84,11 @@ class _Source:
 
 def _planned(
     spec: RunSpec, run_dir: Path, purposes: Sequence[str] = ("weights", "generator")
-) -> list[tuple[Path, str]]:
-    """Folders and the identities they must have, as the plan says; relative ones start at the run's own folder."""
+) -> list[tuple[Path | str, str]]:
+    """Folders and the identities they must have, as the plan says; relative ones start at the run's own folder, and
+    addresses are those of an object store."""
     return [
-        ((run_dir / folder).resolve(), identity)
+        (folder if "://" in folder else (run_dir / folder).resolve(), identity)
         for purpose in purposes
         for folder, identity in zip(
             spec.placement.init.get(purpose, []), spec.identity.init.get(purpose, []), strict=True
@@ -95,7 +96,7 @@ def _planned(
     ]
 
 
-def _verify(spec: RunSpec, run_dir: Path) -> dict[Path, Origin]:
+def _verify(spec: RunSpec, run_dir: Path) -> dict[Path | str, Origin]:
     """What the folders are; that they are there, whole, and what the plan names."""
     verified = {}
     for folder, identity in dict(_planned(spec, run_dir)).items():
@@ -110,20 +111,20 @@ def _verify(spec: RunSpec, run_dir: Path) -> dict[Path, Origin]:
                 "again, or put the folder back"
             )
         if not hf_config.is_hugging_face(folder):
-            checkpoint.verify(folder)
+            checkpoints.verify(folder)
     return verified
 
 
 def _load(found: Origin) -> _Source:
     if hf_config.is_hugging_face(found.folder):
-        tensors = hf_import.read(found.folder).tensors
+        tensors = hf_import.read(Path(found.folder)).tensors
         return _Source(
             found,
             main=tensors if found.main else None,
             generator=tensors if found.generator else None,
             masked=tensors if found.masked else None,
         )
-    objective = checkpoint.objective_of(checkpoint.read(found.folder))
+    objective = checkpoints.objective_of(checkpoints.read(found.folder))
     networks = {
         name: {key: parameter.detach() for key, parameter in network.parameters().items()}
         for name, network in objective.networks().items()

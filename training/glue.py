@@ -1,121 +1,124 @@
-"""GLUE from its usual folder layout: the task table and the readers.
+"""The nine GLUE tasks, read from their usual folder layout: what each is, and where its files keep what.
 
-`DIR/<Task>/train.tsv` and `dev.tsv`, tab-separated, unquoted UTF-8. Where only `train.subset.tsv` or `dev.subset.tsv`
-is there it is read instead, and the data says `subset`. Identifier columns are never looked at, so rows with empty
-ids are as good as any. The columns and label names are those of the GLUE distribution (Wang et al. 2018); the scores
-are CoLA's Matthews correlation and the accuracy of MRPC and RTE, as in the ELECTRA paper's mean.
+`DIR/<Task>/train.tsv` and `dev.tsv` (of MNLI `dev_matched.tsv`, `dev_mismatched.tsv`). Where only `train.subset.tsv` or
+`dev.subset.tsv` is there it is read instead, and the data says `subset`. Identifier columns are never looked at, so
+rows with empty ids are as good as any. Columns and label names are those of the GLUE distribution (Wang et al. 2019),
+metrics its official ones. The first metric is the one the ELECTRA paper averages: Matthews for CoLA, Spearman for
+STS-B, accuracy elsewhere; of MNLI the matched side, and WNLI is outside the mean.
 
-This table holds three tasks; more are more rows of it.
+How a file is parsed is `training.glue_rows`'s; the same data out of `datasets`, `training.glue_datasets`'s.
 """
 
-import csv
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep.errors import DataError
-from training.tasks import Example, Task, TaskData
+from training import glue_rows
+from training.glue_rows import GlueTask
+from training.tasks import Task, TaskData, Unlabelled
+
+_ENTAILMENT = ("not_entailment", "entailment")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlueTask:
-    """Where a task's files keep what. `header` names the columns of a file that has no header line."""
-
-    task: Task
-    text_a: str
-    text_b: str | None
-    label: str
-    labels: tuple[str, ...]  # as written in the file; the index is the class
-    header: tuple[str, ...] | None = None
+def _task(name: str, *metrics: str, in_mean: bool = True, largest: float | None = None, also: str = "") -> Task:
+    further = (also,) if also else ()
+    return Task(suite="glue", name=name, metrics=metrics, in_mean=in_mean, largest=largest, also=further)
 
 
-def _task(name: str, *metrics: str) -> Task:
-    return Task(suite="glue", name=name, metrics=metrics)
-
-
-GLUE: dict[str, GlueTask] = {
-    "CoLA": GlueTask(
+_TABLE = (
+    GlueTask(
         task=_task("CoLA", "matthews", "accuracy"),
-        header=("source", "label", "mark", "sentence"),
         text_a="sentence",
         text_b=None,
-        label="label",
-        labels=("0", "1"),
+        header=("source", "label", "mark", "sentence"),
     ),
-    "MRPC": GlueTask(
-        task=_task("MRPC", "accuracy", "f1"),
-        text_a="#1 String",
-        text_b="#2 String",
-        label="Quality",
-        labels=("0", "1"),
-    ),
-    "RTE": GlueTask(
-        task=_task("RTE", "accuracy"),
+    GlueTask(task=_task("SST-2", "accuracy"), text_a="sentence", text_b=None),
+    GlueTask(task=_task("MRPC", "accuracy", "f1"), text_a="#1 String", text_b="#2 String", label="Quality"),
+    GlueTask(
+        task=_task("STS-B", "spearman", "pearson", largest=5.0),
         text_a="sentence1",
         text_b="sentence2",
-        label="label",
-        labels=("not_entailment", "entailment"),
+        label="score",
+        labels=(),
     ),
-}
+    GlueTask(
+        task=_task("QQP", "accuracy", "f1"),
+        text_a="question1",
+        text_b="question2",
+        label="is_duplicate",
+        index="id",
+        short_rows=True,
+    ),
+    GlueTask(
+        task=_task("MNLI", "accuracy", also="MNLI-mm"),
+        text_a="sentence1",
+        text_b="sentence2",
+        label="gold_label",
+        labels=("contradiction", "entailment", "neutral"),
+        dev={"MNLI": "dev_matched", "MNLI-mm": "dev_mismatched"},
+        test={"MNLI-m": "test_matched", "MNLI-mm": "test_mismatched", "AX": "diagnostic"},
+    ),
+    GlueTask(task=_task("QNLI", "accuracy"), text_a="question", text_b="sentence", labels=_ENTAILMENT),
+    GlueTask(task=_task("RTE", "accuracy"), text_a="sentence1", text_b="sentence2", labels=_ENTAILMENT),
+    GlueTask(task=_task("WNLI", "accuracy", in_mean=False), text_a="sentence1", text_b="sentence2"),
+)
+
+GLUE: dict[str, GlueTask] = {entry.task.name: entry for entry in _TABLE}
 
 TASKS: dict[str, Task] = {name: entry.task for name, entry in GLUE.items()}
+
+OPTIONAL = ("AX",)  # test sets that a whole copy of GLUE may lack
 
 
 def load_glue(glue_dir: Path, name: str) -> TaskData:
     """The train and dev examples of one task; DataError naming the folder, file and line that is at fault."""
-    entry = GLUE[name]
-    folder = glue_dir / name
-    if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder: --glue-dir must hold one folder per task, with train.tsv, dev.tsv.")
-    train, train_subset = _find(folder, "train")
-    dev, dev_subset = _find(folder, "dev")
+    entry, folder = GLUE[name], _folder(glue_dir, name)
+    stems = {"train": "train"} | (entry.dev or {name: "dev"})
+    found = {side: _find(folder, stem) for side, stem in stems.items()}
+    read = {side: glue_rows.read_labelled(path, entry) for side, (path, _) in found.items()}
+    sides = {side: rows.examples for side, rows in read.items()}
     return TaskData(
         suite="glue",
         task=name,
         classes=entry.labels,
-        train=list(read_examples(train, entry)),
-        dev=list(read_examples(dev, entry)),
-        subset=train_subset or dev_subset,
+        train=sides.pop("train"),
+        dev=sides.pop(name),
+        also=sides,
+        subset=any(subset for _, subset in found.values()),
+        skipped=tuple(place for rows in read.values() for place in rows.skipped),
     )
 
 
-def _find(folder: Path, split: str) -> tuple[Path, bool]:
+def load_tests(glue_dir: Path, name: str) -> list[Unlabelled]:
+    """The test sets of one task, without labels, by the names the GLUE server knows; DataError as `load_glue`.
+    The diagnostic set is read where it is, beside the other tasks or among MNLI's files."""
+    entry, folder = GLUE[name], _folder(glue_dir, name)
+    sets = []
+    for side, stem in (entry.test or {name: "test"}).items():
+        path = next((path for path in _places(glue_dir, folder, side, stem) if path.is_file()), folder / f"{stem}.tsv")
+        if path.is_file():
+            sets.append(glue_rows.read_unlabelled(path, entry, side))
+        elif side not in OPTIONAL:
+            raise DataError(f"{path} is missing, and a submission needs it: put the GLUE file there.")
+    return sets
+
+
+def _places(glue_dir: Path, folder: Path, side: str, stem: str) -> Iterator[Path]:
+    yield folder / f"{stem}.tsv"
+    if side in OPTIONAL:
+        yield from (glue_dir / stem / f"{stem}.tsv", glue_dir / side / f"{side}.tsv")
+
+
+def _folder(glue_dir: Path, name: str) -> Path:
+    folder = glue_dir / name
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder: --glue-dir must hold one folder per task, with train.tsv, dev.tsv.")
+    return folder
+
+
+def _find(folder: Path, stem: str) -> tuple[Path, bool]:
     """The file of a split, and whether it is a declared subset of it."""
-    for path, subset in ((folder / f"{split}.tsv", False), (folder / f"{split}.subset.tsv", True)):
+    for path, subset in ((folder / f"{stem}.tsv", False), (folder / f"{stem}.subset.tsv", True)):
         if path.is_file():
             return path, subset
-    raise DataError(f"{folder} has neither {split}.tsv nor {split}.subset.tsv: put the GLUE file there.")
-
-
-def read_examples(path: Path, entry: GlueTask) -> Iterator[Example]:
-    """The examples of one TSV file in file order; DataError with file and line for a row that breaks the format."""
-    classes = {text: index for index, text in enumerate(entry.labels)}
-    # utf-8-sig: some distributions of MRPC begin with a byte order mark
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-        rows = _rows(path, reader)
-        header = entry.header or tuple(next(rows, ()))
-        wanted = [entry.text_a, entry.label] + ([entry.text_b] if entry.text_b else [])
-        if missing := [column for column in wanted if column not in header]:
-            raise DataError(f"{path}:1: the header has no column {missing[0]!r}: this is not the GLUE layout.")
-        at_a, at_label = header.index(entry.text_a), header.index(entry.label)
-        at_b = header.index(entry.text_b) if entry.text_b else None
-        count = 0
-        for row in rows:
-            where = f"{path}:{reader.line_num}"
-            if len(row) != len(header):
-                raise DataError(f"{where}: {len(row)} columns where {len(header)} are expected: repair that line.")
-            if row[at_label] not in classes:
-                raise DataError(f"{where}: label {row[at_label]!r} is none of {', '.join(classes)}: repair that line.")
-            count += 1
-            yield Example(row[at_a], None if at_b is None else row[at_b], classes[row[at_label]])
-        if count == 0:
-            raise DataError(f"{path} holds no examples: put the GLUE file there.")
-
-
-def _rows(path: Path, reader: Iterable[list[str]]) -> Iterator[list[str]]:
-    """The rows, with a decoding or csv error turned into a sentence."""
-    try:
-        yield from reader
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} is not unquoted UTF-8 TSV ({error}): put the GLUE file there.") from error
+    raise DataError(f"{folder} has neither {stem}.tsv nor {stem}.subset.tsv: put the GLUE file there.")

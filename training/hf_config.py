@@ -60,9 +60,9 @@ class HuggingFaceFolder:
         return next(iter(hashes.values())) if len(hashes) == 1 else fingerprint(hashes)
 
 
-def is_hugging_face(folder: Path) -> bool:
-    """Whether a folder looks like one that `save_pretrained` wrote."""
-    return (folder / CONFIG).is_file()
+def is_hugging_face(folder: Path | str) -> bool:
+    """Whether a folder looks like one that `save_pretrained` wrote; an address of an object store is none."""
+    return "://" not in str(folder) and (Path(folder) / CONFIG).is_file()
 
 
 def describe(folder: Path) -> HuggingFaceFolder:

@@ -14,7 +14,7 @@ NAMES = ("flops_counted", "flops_spent", "flops_executed", "flops_paper", "token
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
     """What a run cost by its step `step`, without what it began with. `planned`: model FLOPs by its budget, which are
-    alike for every seed; the others are named as in `training.checkpoint.Progress`."""
+    alike for every seed; the others are named as in `training.checkpoints.Progress`."""
 
     step: int = 0
     planned: float = 0.0

@@ -27,7 +27,8 @@ class Window:
     """Sums over all ranks since the last read, and how many steps that was. Times are of the host."""
 
     steps: int
-    sums: dict[str, Any]  # numbers and numpy histograms, as the objective's `metrics` takes them
+    # Numbers and numpy histograms, as the objective's `metrics` takes them; empty where every step was skipped.
+    sums: dict[str, Any]
     flop_counts: Counts
     seconds: float
     data_wait: float  # seconds, of the rank that waited longest for its loader
@@ -63,6 +64,7 @@ class Meter:
 
     def _reset(self) -> None:
         self._sums: dict[str, Tensor] = {}
+        self._step_sums: dict[str, Tensor] = {}
         self._counts = Counts()
         self._steps = 0
         self._data_wait = 0.0
@@ -94,8 +96,14 @@ class Meter:
         return dict(zip(self._names, totals.float().unbind(), strict=True))
 
     def add(self, outputs: Outputs) -> None:
-        """Add a micro-batch's statistics."""
-        add_statistics(self._sums, outputs.statistics)
+        """Add a micro-batch's statistics to those of the step."""
+        add_statistics(self._step_sums, outputs.statistics)
+
+    def end_step(self, *, skipped: bool) -> None:
+        """The step is over; the statistics of one that was skipped are no figures."""
+        if not skipped:
+            add_statistics(self._sums, self._step_sums)
+        self._step_sums = {}
 
     def read(self) -> Window:
         """The window's sums over all ranks; begins the next window."""
@@ -129,8 +137,11 @@ def add_statistics(sums: dict[str, Tensor], more: dict[str, Tensor]) -> None:
 
 
 def reduce_statistics(sums: dict[str, Tensor]) -> dict[str, Any]:
-    """Sums over ranks on the host: floats for scalars, numpy arrays for histograms. One all-reduce."""
+    """Sums over ranks on the host: floats for scalars, numpy arrays for histograms. One all-reduce; none where there is
+    nothing, which is so on all ranks or on none."""
     names = sorted(sums)
+    if not names:
+        return {}
     flat = torch.cat([sums[name].flatten() for name in names])
     dist.all_reduce(flat)
     pieces = flat.cpu().split([sums[name].numel() for name in names])

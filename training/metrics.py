@@ -21,10 +21,9 @@ class MetricWriter:
 
     def __init__(self, run_dir: Path, resumed_at: int = 0) -> None:
         self._resumed_at = resumed_at
+        self.attempt = next_attempt(run_dir)
         folder = run_dir / "metrics"
         folder.mkdir(parents=True, exist_ok=True)
-        taken = [int(path.stem.removeprefix("A-")) for path in folder.glob("A-*.jsonl")]
-        self.attempt = max(taken, default=-1) + 1
         self._file = open(folder / f"A-{self.attempt:05d}.jsonl", "x", encoding="utf-8")  # noqa: SIM115
 
     def write(self, step: int, values: dict[str, float]) -> None:
@@ -48,6 +47,11 @@ class MetricWriter:
         self._file.close()
 
 
+def next_attempt(run_dir: Path) -> int:
+    """The number of the segment that the next attempt will write."""
+    return max((int(path.stem.removeprefix("A-")) for path in _segments(run_dir)), default=-1) + 1
+
+
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     """The lines of the surviving trajectory, one a step, in step order; an empty list before the first line."""
     surviving: dict[int, dict[str, Any]] = {}
@@ -57,6 +61,11 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
             surviving = {step: line for step, line in surviving.items() if step <= lines[0]["resumed_at"]}
         surviving |= {line["step"]: line for line in lines}
     return [surviving[step] for step in sorted(surviving)]
+
+
+def all_lines(run_dir: Path) -> list[dict[str, Any]]:
+    """Every line of every attempt in the order they were written, those of lost trajectories too."""
+    return [line for path in _segments(run_dir) for line in _lines(path)]
 
 
 def newest_line(run_dir: Path) -> dict[str, Any] | None:
@@ -74,8 +83,7 @@ def newest_line(run_dir: Path) -> dict[str, Any] | None:
 def flops_spent(run_dir: Path) -> float:
     """Model FLOPs spent by all attempts so far as far as they were logged, 0 before the first line. The figure only
     grows, from one attempt to the next, so what a lost attempt repeated is not forgotten."""
-    lines = (line for path in _segments(run_dir) for line in _lines(path))
-    return max((line["values"].get("flops_spent", 0.0) for line in lines), default=0.0)
+    return max((line["values"].get("flops_spent", 0.0) for line in all_lines(run_dir)), default=0.0)
 
 
 def _segments(run_dir: Path) -> list[Path]:

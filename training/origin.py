@@ -12,12 +12,13 @@ from pathlib import Path
 
 from data_prep import storage
 from data_prep.errors import CheckpointError, ConfigError
-from training import checkpoint, hf_config, ledgers, vocabulary
+from data_prep.storage import Folder
+from training import checkpoints, hf_config, ledgers, vocabulary
 from training.arms import ArmConfig, BertArm, ElectraTwoStageArm, FrozenGenerator, MlmArm, NetworkGenerator, RobertaArm
-from training.checkpoint import Checkpoint
+from training.checkpoints import Checkpoint
 from training.flops import trained_generator
 from training.ledgers import Ledger, Ledgers
-from training.run_folder import DONE, RECORD
+from training.run_folder import DONE, RECORD, store_of
 from training.sizes import EncoderConfig
 from training.vocabulary import Vocabulary
 
@@ -29,12 +30,12 @@ _FILLS_MASKS = (MlmArm, BertArm, RobertaArm)
 class Origin:
     """What one folder gives to begin with: sizes by what a network is for, None where there is no such network.
 
-    `identity` is `FINGERPRINT@STEP` of a run, or `sha256:…` of a Hugging Face folder's weights. Of a run the tokenizer
-    is known, and what every run that its weights came from has cost, itself included; of a Hugging Face folder, at most
-    a vocabulary and the padding's id in it.
+    `folder` is a path, of a checkpoint in an object store its address. `identity` is `FINGERPRINT@STEP` of a run, or
+    `sha256:…` of a Hugging Face folder's weights. Of a run the tokenizer is known, and what every run that its weights
+    came from has cost, itself included; of a Hugging Face folder, at most a vocabulary and the padding's id in it.
     """
 
-    folder: Path
+    folder: Path | str
     identity: str
     main: EncoderConfig | None
     generator: EncoderConfig | None
@@ -68,17 +69,18 @@ def find(path: Path, *, label: str, objective: str, seed: int) -> Origin:
     return at(path if is_origin(path) else _last_checkpoint(path))
 
 
-def at(folder: Path) -> Origin:
+def at(folder: Path | str) -> Origin:
     """What a checkpoint's or a Hugging Face folder is. CheckpointError where it is neither."""
     if hf_config.is_hugging_face(folder):
-        files = [file for file in sorted(folder.iterdir()) if file.is_file()]
-        return _hugging_face(folder, tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files))
-    return _run_of(checkpoint.read(folder))
+        files = [file for file in sorted(Path(folder).iterdir()) if file.is_file()]
+        states = ((file.name, file.stat()) for file in files)
+        return _hugging_face(Path(folder), tuple((name, state.st_size, state.st_mtime_ns) for name, state in states))
+    return _run_of(checkpoints.read(folder))
 
 
-def is_origin(path: Path) -> bool:
+def is_origin(folder: Path | str) -> bool:
     """Whether a folder is a checkpoint or a Hugging Face folder."""
-    return hf_config.is_hugging_face(path) or (path / checkpoint.MANIFEST).is_file()
+    return hf_config.is_hugging_face(folder) or storage.folder(folder).size(checkpoints.MANIFEST) is not None
 
 
 def _only_run(experiment: Path, *, label: str, objective: str, seed: int) -> Path:
@@ -107,16 +109,22 @@ def _names(folders: Iterable[Path]) -> str:
     return ", ".join(folder.name for folder in folders)
 
 
-def _last_checkpoint(run_dir: Path) -> Path:
+def _last_checkpoint(run_dir: Path) -> Path | str:
     """The checkpoint that a finished run ended with."""
+    store = store_of(run_dir)
     if (run_dir / DONE).is_file():
-        return run_dir / "checkpoints" / str(storage.read_json(run_dir / DONE)["checkpoint"])
-    found = sorted(run_dir.glob(f"checkpoints/step-????????/{checkpoint.MANIFEST}"))
+        return _place(store.sub(str(storage.read_json(run_dir / DONE)["checkpoint"])))
+    found = [entry for entry in checkpoints.listing(store) if entry.state == "valid"]
     if not found:
         raise CheckpointError(f"init_from: {run_dir} has no checkpoint; train it first, or name another folder")
     raise CheckpointError(
-        f"init_from: {run_dir} is not finished; train it to its end, or name the checkpoint itself, {found[-1].parent}"
+        f"init_from: {run_dir} is not finished; train it to its end, or name the checkpoint itself, "
+        f"{store.sub(found[-1].name)}"
     )
+
+
+def _place(folder: Folder) -> Path | str:
+    return Path(folder.location) if folder.is_local else folder.location
 
 
 def _run_of(found: Checkpoint) -> Origin:
@@ -126,7 +134,7 @@ def _run_of(found: Checkpoint) -> Origin:
     planned = (spec.budget - spec.inherited_budget) * (progress.step / spec.steps)
     generator = _generator_size(identity.arm, identity.model)
     return Origin(
-        folder=found.folder,
+        folder=_place(found.folder),
         identity=f"{found.manifest['identity']}@{progress.step}",
         main=identity.model,
         generator=generator,

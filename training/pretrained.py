@@ -8,19 +8,19 @@ here: which checkpoint of a run, and the first weights of another run (`training
 from pathlib import Path
 
 from training import hf_import
-from training.checkpoint import load_objective
+from training.checkpoints import load_objective
 from training.hf_config import is_hugging_face
 from training.network import Network
 
 
-def load_network(folder: Path) -> tuple[Network, list[str]]:
+def load_network(folder: Path | str) -> tuple[Network, list[str]]:
     """The network, and the pre-training heads that its kind can have and it lacks (none, of an objective's).
 
     CheckpointError where there is none or it is not whole; ConfigError where our encoder cannot be what a Hugging Face
     folder holds.
     """
     if is_hugging_face(folder):
-        found = hf_import.read(folder)
+        found = hf_import.read(Path(folder))
         return found.network(), list(found.lacked)
     objective, _ = load_objective(folder)
     return objective.networks()[objective.main], []

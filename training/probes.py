@@ -238,7 +238,7 @@ def _select(
         quota = [total // len(classes) + (c < total % len(classes)) for c in range(len(classes))]
         taken: list[Example] = []
         for candidate in ranked:
-            label, source, document = candidate.example.label, candidate.source.casefold(), candidate.document
+            label, source, document = int(candidate.example.label), candidate.source.casefold(), candidate.document
             if document.dev != dev or not quota[label] or source in seen or used[document.id] == config.per_document:
                 continue
             seen.add(source)

@@ -1,17 +1,17 @@
 """How checkpoints are evaluated: the suite, the tasks, and the protocol as a named object stored with every score.
 
-`plain` is one global setting for every model: dropout and one linear layer on the first position, AdamW, linear warm-up
-and linear decay, mean loss, gradient clipping. A protocol with any other number is another protocol, with another
-fingerprint, and its scores are other results. Torch-free, so that reading a configuration stays instant.
+A head is dropout and one linear layer on the first position, for every model and both protocols
+(`training.fine_protocol`). Torch-free, so that reading a configuration stays instant.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from data_prep.settings import Settings
 from training import glue, probes
+from training.fine_protocol import FineProtocol
 from training.probes import ProbesConfig
 from training.tasks import Task
 
@@ -20,26 +20,31 @@ Suite = Literal["probes", "glue"]
 SUITES: dict[str, dict[str, Task]] = {"probes": probes.TASKS, "glue": glue.TASKS}
 
 
-class Protocol(Settings):
-    """The `plain` fine-tuning protocol; every number is part of a result's identity.
+class Protocol(FineProtocol):
+    """Of sentences and pairs, with a class or a value each.
 
-    The defaults suit models of a few million parameters and a few thousand examples; a base-sized model wants a
-    learning rate ten times lower.
+    The defaults are `plain`'s and suit models of a few million parameters and a few thousand examples; a base-sized
+    model wants a learning rate ten times lower.
     """
 
-    name: Literal["plain"] = "plain"
+    PAPER: ClassVar[dict[str, Any]] = {
+        **FineProtocol.PAPER,
+        "epochs": 3,
+        "epochs_of": {"RTE": 10, "STS-B": 10},
+        "doubled": ("MRPC", "STS-B"),
+        "max_length": 128,
+        "dropout": 0.1,
+    }
+
     learning_rate: Annotated[float, Field(gt=0.0)] = 1e-3
-    epochs: PositiveInt = 2
-    batch_size: PositiveInt = 16
+    epochs_of: dict[str, PositiveInt] = Field(default_factory=dict)  # of tasks that take another number of them
+    doubled: tuple[str, ...] = ()  # tasks of pairs that are trained on in both orders
     max_length: Annotated[int, Field(ge=8)] = 128  # tokens, special ones included; longer texts are cut
-    max_train_examples: PositiveInt | None = None  # of each task, chosen by a hash; None: all. Dev is always whole
-    warmup_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01  # none on LayerNorm and biases
-    layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # each layer learns at this share of the rate above it
-    layer_decay_offset: bool = False  # google-research/electra: below the head, once more
-    grad_clip: Annotated[float, Field(gt=0.0)] = 1.0  # global norm
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1  # of the head; the body keeps its own
-    head_init: Annotated[float, Field(gt=0.0)] = 0.02  # truncated normal
+
+    def epochs_for(self, task: str) -> int:
+        """The epochs of a task."""
+        return self.epochs_of.get(task, self.epochs)
 
 
 class EvaluationConfig(Settings):

@@ -15,18 +15,20 @@ from data_prep.errors import ElectraError, PreflightError
 T = TypeVar("T")
 
 
-def on_rank_zero(action: Callable[[], T]) -> T:
-    """Run `action` on rank 0 and return its (picklable) result, or raise its error, on every rank."""
-    outcome: list[T | ElectraError | None] = [None]
+def on_rank_zero(action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
+    """Run `action` on rank 0 and return its (picklable) result, or raise its error, on every rank; told over `group`,
+    by default that of all training."""
+    outcome: list[tuple[T | None, ElectraError | None]] = [(None, None)]
     if dist.get_rank() == 0:
         try:
-            outcome = [action()]
+            outcome = [(action(), None)]
         except ElectraError as error:
-            outcome = [error]
+            outcome = [(None, error)]
         except OSError as error:
-            outcome = [PreflightError(f"{error.filename}: {error.strerror}; free the space or correct the permissions")]
-    dist.broadcast_object_list(outcome)
-    found = outcome[0]
-    if isinstance(found, ElectraError):
-        raise found
+            sentence = f"{error.filename}: {error.strerror}; free the space or correct the permissions"
+            outcome = [(None, PreflightError(sentence))]
+    dist.broadcast_object_list(outcome, group=group)
+    found, failure = outcome[0]
+    if failure is not None:
+        raise failure
     return found  # type: ignore[return-value]

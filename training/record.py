@@ -13,10 +13,11 @@ import torch
 import torch.distributed as dist
 
 from data_prep import storage
-from training.checkpoint import Progress
+from training.checkpoints import Progress
 from training.flops import executed_flops, train_flops
 from training.ledgers import NAMES, total
 from training.meter import Window
+from training.metrics import next_attempt
 from training.paper_flops import train_arm
 from training.run_folder import DONE
 from training.settings import RunSpec
@@ -35,6 +36,7 @@ def count(progress: Progress, spec: RunSpec, window: Window, dispatched: int) ->
         flops_executed=progress.flops_executed + executed,
         flops_paper=progress.flops_paper + train_arm(arm, model, seq_len, window.steps * spec.identity.global_batch),
         tokens=progress.tokens + int(window.flop_counts.tokens),
+        step_seconds=progress.step_seconds + window.seconds,
     )
 
 
@@ -62,7 +64,11 @@ def write_done_record(
         "seconds": progress.seconds,  # evaluation and saving included
         "inherited": {name: getattr(begun, name) for name in NAMES},
         "tokens_per_second": (progress.tokens - begun.tokens) / (progress.seconds - begun.seconds),
+        "step_seconds": progress.step_seconds,  # of the surviving trajectory; neither of the two
         "skipped_steps": progress.skipped,
+        "rollbacks": progress.rollbacks,
+        "rows_skipped": progress.rows_skipped,
+        "attempts": next_attempt(run_dir),
         "checkpoint": f"step-{progress.step:08d}",
         "heldout": finite(heldout),
         "degenerate": progress.degenerate,

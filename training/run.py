@@ -12,6 +12,7 @@ A run that begins with the weights of others (`init_from`, the second of two sta
 its budget; what is left pays for its steps (`training.beginning`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from training.beginning import Beginning, beginning, second_stage
 from training.checks import check_arm
 from training.flops import Counts, train_flops
 from training.masking import mask_counts
-from training.run_folder import read_run_record
+from training.run_folder import checkpoint_name, read_run_record, store
 from training.settings import Identity, Placement, RunSpec, TrainingConfig, run_name
 from training.sizes import EncoderConfig, ModelConfig
 
@@ -147,7 +148,9 @@ def plan_runs(
         arm=arm.first_stage(), budget=None if budget is None else budget / 2, steps=half, before=before(first_name)
     )
     second = plan(arm=arm, budget=budget, steps=None if steps is None or half is None else steps - half, first=first)
-    folders = [f"../{first_name}/checkpoints/step-{first.steps:08d}"]
+    last, elsewhere = checkpoint_name(first.steps), training.checkpoints.to is not None
+    place = store(Path(first_name), training.checkpoints).sub(last)
+    folders = [str(place) if elsewhere else f"../{first_name}/checkpoints/{last}"]
     placement = second.placement.model_copy(update={"init": {key: folders for key in second.identity.init}})
     return [
         first.model_copy(update={"name": first_name, "part_of": name}),
@@ -222,7 +225,11 @@ def plan_run(
         log_every=training.log_every,
         eval_every=training.eval_every,
         eval_rows=training.eval_rows,
-        checkpoint_every=training.checkpoint_every,
+        checkpoints=training.checkpoints,
+        save_at=save_at(training.checkpoints.at_flops, begun.inherited, flops_per_step, steps),
+        watchdog=training.watchdog,
+        stability=training.stability,
+        faults=training.faults,
     )
     return RunSpec(
         name=name,
@@ -233,6 +240,13 @@ def plan_run(
         identity=identity,
         placement=placement,
     )
+
+
+def save_at(at_flops: Sequence[float], inherited: float, flops_per_step: float, steps: int) -> list[int]:
+    """The steps at which a run comes nearest to the model FLOPs named, which count what it began with; those that lie
+    outside the run are left out."""
+    nearest = {round((flops - inherited) / flops_per_step) for flops in at_flops}
+    return sorted(step for step in nearest if 1 <= step <= steps)
 
 
 def _affordable(stream: Stream, budget: float, begun: Beginning) -> tuple[int, float]:

@@ -6,6 +6,7 @@ process can tear a line of events: the next attempt begins a new one, and reader
 writes. Torch-free, so that planning and the console read here too.
 """
 
+import contextlib
 import json
 import time
 from collections.abc import Iterable, Mapping
@@ -16,11 +17,30 @@ from pydantic import ValidationError
 
 from data_prep import storage
 from data_prep.errors import ConfigError, DataError
-from training.settings import RunSpec
+from data_prep.storage import Folder
+from training.settings import CheckpointConfig, RunSpec
 
 DONE = "done.json"
 RECORD = "run.json"
 EVENTS = "events.jsonl"
+
+
+def checkpoint_name(step: int) -> str:
+    """What the checkpoint of a step is called."""
+    return f"step-{step:08d}"
+
+
+def store(run_dir: Path, config: CheckpointConfig) -> Folder:
+    """Where a run's checkpoints lie: in its own folder, or below the address that its configuration names."""
+    if config.to is None:
+        return storage.folder(run_dir / "checkpoints")
+    return storage.folder(config.to).sub(run_dir.name)
+
+
+def store_of(run_dir: Path) -> Folder:
+    """Where the checkpoints of a run lie that was started: as its `run.json` says."""
+    spec = read_run_record(run_dir)
+    return store(run_dir, CheckpointConfig() if spec is None else spec.placement.checkpoints)
 
 
 def write_run_record(run_dir: Path, spec: RunSpec) -> None:
@@ -86,15 +106,19 @@ def append_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
         file.write(b"\n" * torn + b"".join(json.dumps(record).encode() + b"\n" for record in records))
 
 
-def last_events(run_dir: Path) -> list[dict[str, Any]]:
-    """The events of the last attempt; none before the first."""
+def events(run_dir: Path) -> list[dict[str, Any]]:
+    """All events, in order; none before the first."""
     if not (run_dir / EVENTS).is_file():
         return []
-    events: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for line in (run_dir / EVENTS).read_bytes().split(b"\n"):
-        try:
-            event = json.loads(line)
-        except ValueError:  # torn, or empty
-            continue
-        events = [event] if event["event"] == "started" else [*events, event]
-    return events
+        with contextlib.suppress(ValueError):  # torn, or empty
+            found.append(json.loads(line))
+    return found
+
+
+def last_events(run_dir: Path) -> list[dict[str, Any]]:
+    """The events of the last attempt; none before the first."""
+    found = events(run_dir)
+    starts = [number for number, event in enumerate(found) if event["event"] == "started"]
+    return found[starts[-1] :] if starts else found

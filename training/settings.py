@@ -88,6 +88,54 @@ class EngineConfig(Settings):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
 
 
+class CheckpointConfig(Settings):
+    """When a run saves, where to, and which of its checkpoints it keeps (the newest always): free to change."""
+
+    every: PositiveInt | None = None  # steps; None: at the end only
+    at_flops: list[Positive] = Field(default_factory=list)  # model FLOPs: saved at the nearest step, and kept for good
+    keep_last: PositiveInt = 2
+    keep_every: PositiveInt | None = None  # steps: those at multiples of it are kept for good
+    keep_best: bool = True  # that with the lowest held-out loss, of those evaluated at the step they were saved at
+    to: str | None = None  # an s3:// or gs:// address, below which every run has its own; None: in the run's folder
+    max_failures: PositiveInt = 3  # savings that fail in a row before the run ends
+
+
+class WatchdogConfig(Settings):
+    """When a run counts as hung, in seconds without progress of a rank: free to change."""
+
+    first_step: Positive = 1800.0  # from the start, or from a resumption, to the end of its first step
+    step: Positive = 300.0  # for each of: a step, an evaluation, a saving that is waited for
+    heartbeat: Positive = 5.0  # between two signs of life of a rank
+
+
+class StabilityConfig(Settings):
+    """When a run goes back to a verified checkpoint and skips the rows that it had read since: free to change.
+
+    Losses are those of windows of `log_every` steps.
+    """
+
+    max_skipped: PositiveInt = 10  # steps in a row whose gradient is not finite
+    spike_sigmas: Positive = 6.0  # a window's loss above the mean of those before it by so many standard deviations …
+    spike_windows: PositiveInt = 2  # … in so many windows in a row
+    history: Annotated[int, Field(ge=8)] = 128  # windows that the mean is taken over; fewer than 8 judge nothing
+    max_rollbacks: PositiveInt = 3  # from one checkpoint, before the run ends as diverged
+
+
+class Fault(Settings):
+    """Something that goes wrong on purpose, for drills and tests, at a step (so many are completed) of one rank, or of
+    all (`rank: all`).
+
+    kill, stop: SIGKILL, SIGSTOP to itself. hang: the training thread sleeps. nan: the loss of the step is not a number.
+    spike: the learning rate of the step is multiplied by 1000. full_disk: saving fails with ENOSPC. kill_in_save: it is
+    killed while it writes its part of a checkpoint. kill_in_resume: killed after it has restored one.
+    """
+
+    kind: Literal["kill", "stop", "hang", "nan", "spike", "full_disk", "kill_in_save", "kill_in_resume"]
+    step: Annotated[int, Field(ge=0)]
+    rank: Annotated[int, Field(ge=0)] | Literal["all"] = 0  # a spike is always of all
+    times: PositiveInt = 1  # over all attempts; from the step on, as soon as may be
+
+
 class TrainingConfig(EngineConfig):
     """How every arm of an experiment is trained."""
 
@@ -100,7 +148,10 @@ class TrainingConfig(EngineConfig):
     log_every: PositiveInt = 20
     eval_every: PositiveInt | None = None  # None: at the end only
     eval_rows: PositiveInt = 512
-    checkpoint_every: PositiveInt | None = None  # None: at the end only
+    checkpoints: CheckpointConfig = CheckpointConfig()
+    watchdog: WatchdogConfig = WatchdogConfig()
+    stability: StabilityConfig = StabilityConfig()
+    faults: list[Fault] = Field(default_factory=list)
 
 
 class Identity(Settings):
@@ -132,7 +183,11 @@ class Placement(EngineConfig):
     log_every: PositiveInt = 20
     eval_every: PositiveInt | None = None
     eval_rows: PositiveInt = 512
-    checkpoint_every: PositiveInt | None = None
+    checkpoints: CheckpointConfig = CheckpointConfig()
+    save_at: list[PositiveInt] = Field(default_factory=list)  # steps: `checkpoints.at_flops` as planned
+    watchdog: WatchdogConfig = WatchdogConfig()
+    stability: StabilityConfig = StabilityConfig()
+    faults: list[Fault] = Field(default_factory=list)
 
 
 class RunSpec(Settings):

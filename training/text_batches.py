@@ -15,7 +15,7 @@ from torch import Tensor
 
 from data_prep import keyed
 from data_prep.tokenizer import Tokenizer
-from training.tasks import Example
+from training.tasks import Example, Labels
 
 BUCKET_BATCHES = 32  # batches sorted by length together: enough for little padding, few enough to keep order random
 ENCODE_SLAB = 1024  # texts tokenized at once
@@ -28,7 +28,7 @@ class Encoded:
     ids: NDArray[np.int32]
     starts: NDArray[np.int64]  # [n + 1]
     second: NDArray[np.int64]  # [n], where token types become 1
-    labels: NDArray[np.int64]  # [n]
+    labels: Labels  # [n], classes or values
     pad: int
 
     @property
@@ -37,7 +37,8 @@ class Encoded:
         return np.diff(self.starts)
 
     def batch(self, which_B: NDArray[np.int64], device: torch.device) -> dict[str, Tensor]:
-        """`ids, positions, types, fragment` `[B, L]` padded to the longest of the batch, and `labels` `[B]`."""
+        """`ids, positions, types, fragment` `[B, L]` padded to the longest of the batch, and `labels` `[B]` (int64
+        classes or float32 values)."""
         lengths_B = self.lengths[which_B]
         column_L = np.arange(lengths_B.max())
         real_BL = column_L[None, :] < lengths_B[:, None]
@@ -47,9 +48,11 @@ class Encoded:
             "positions": np.where(real_BL, column_L[None, :], 0),
             "types": (column_L[None, :] >= self.second[which_B][:, None]) & real_BL,
             "fragment": real_BL,
-            "labels": self.labels[which_B],
         }
-        return {name: torch.from_numpy(array.astype(np.int64)).to(device) for name, array in arrays.items()}
+        labels_B = self.labels[which_B]
+        kinds = {"labels": labels_B.astype(np.float32 if labels_B.dtype.kind == "f" else np.int64)}
+        kinds |= {name: array.astype(np.int64) for name, array in arrays.items()}
+        return {name: torch.from_numpy(array).to(device) for name, array in kinds.items()}
 
 
 def bucketed(lengths: NDArray[np.int64], batch_size: int, seed: int, epoch: int) -> Iterator[NDArray[np.int64]]:
@@ -64,6 +67,16 @@ def bucketed(lengths: NDArray[np.int64], batch_size: int, seed: int, epoch: int)
         batches += [part[i : i + batch_size] for i in range(0, len(part), batch_size)]
     for i in keyed_order(len(batches), "finetune-batches", seed, epoch):
         yield batches[i]
+
+
+def ascending(lengths: NDArray[np.int64], tokens: int) -> Iterator[NDArray[np.int64]]:
+    """Batches of indices, shortest first, each of at most `tokens` tokens with its padding (or one example)."""
+    order = np.argsort(lengths, kind="stable")
+    start = 0
+    for end in range(1, len(order) + 1):
+        if end == len(order) or (end + 1 - start) * lengths[order[end]] > tokens:
+            yield order[start:end]
+            start = end
 
 
 def keyed_order(n: int, *key: int | str) -> NDArray[np.int64]:
@@ -96,7 +109,7 @@ def encode(examples: Sequence[Example], tokenizer: Tokenizer, max_length: int) -
         ids=np.concatenate(rows),
         starts=np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64),
         second=np.asarray(second, dtype=np.int64),
-        labels=np.asarray([example.label for example in examples], dtype=np.int64),
+        labels=np.asarray([example.label for example in examples]),
         pad=special.pad,
     )
 

@@ -21,7 +21,7 @@ from cluster import launch
 from cluster.launch import Ranks, RankZeroFailed, address, alone, first_host, join, pick_device, place
 from cluster.worker import Assignment
 from data_prep.errors import ConfigError, PreflightError
-from pipeline import cli, train_stage
+from pipeline import endings, train_stage
 from pipeline.console import Console
 from pipeline.folder import open_folder
 from pipeline.place import Place, read_experiment
@@ -235,7 +235,7 @@ def test_of_ranks_that_fail_at_once_one_says_it(two: tuple[Ranks, Ranks], monkey
 def test_closed_output_of_rank_zero_ends_the_others(two: tuple[Ranks, Ranks]) -> None:
     zero, one = two
     one.leave()  # so that rank 0 has nobody to wait for
-    with pytest.raises(BrokenPipeError), cli._errors(json_=False, debug=False) as where:
+    with pytest.raises(BrokenPipeError), endings.errors(json_=False, debug=False) as where:
         where.ranks = zero
         raise BrokenPipeError
     with pytest.raises(RankZeroFailed, match="output closed") as error:

@@ -11,7 +11,7 @@ from data_prep.errors import DataError, PreflightError
 from data_prep.manifest import load
 from tests.training.synthetic import MODEL, write_corpus
 from training.arms import BertArm, ElectraArm
-from training.checkpoint import load_objective
+from training.checkpoints import load_objective
 from training.metrics import read_metrics
 from training.run import plan_run
 from training.settings import RunSpec, TrainingConfig

@@ -1,6 +1,7 @@
 """The report of the paper's other objectives: first stages, first weights, degenerate runs, nine arms side by side."""
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import pytest
 import yaml
 
 from pipeline import analysis, figures, gather, report
+from pipeline.origins import origins
 from tests.pipeline import fake_experiment
 from tests.pipeline.report_page import json_of, page_of, suite_of
+from tests.pipeline.stories import Told
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +78,7 @@ def test_throughput_is_a_run_s_own(out: Path, undrawn: None) -> None:
     report.write(out)
     table = next(t for t in page_of(out).tables if "trained on " in t[0])
     row = next(row for row in table if row[0].startswith("bert-4.00e+11-s0"))
-    assert [cell.strip() for cell in row[2:5]] == ["30.0", "123", "10¹⁰"]
+    assert [cell.strip() for cell in (row[2], *row[4:6])] == ["30.0", "123", "10¹⁰"]
 
 
 def test_the_page_says_when_a_detector_is_called_degenerate(written: Path) -> None:
@@ -148,3 +151,29 @@ def test_the_arms_of_the_paper_have_readable_names(out: Path, undrawn: None) -> 
 def test_nine_arms_differ_in_colour_marker_and_dash() -> None:
     for marks in (figures._COLOURS, figures._MARKERS, figures._DASHES):
         assert len(set(marks)) == 9
+
+
+def test_what_restarts_and_rollbacks_did_stands_beside_the_figures(out: Path, undrawn: None) -> None:
+    """The rows that a rollback skipped are not those that the other arms read, and the time that was lost is told."""
+    run = out / "runs" / "bert-4.00e+11-s0"
+    story = Told().start().train(10).save().train(5).wait(60).start(10).train(10).event("finished", step=20)
+    (run / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in story.events))
+    (run / "metrics" / "A-00000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in story.lines))
+    fake_experiment.change(run / "done.json", rollbacks=2, rows_skipped=1280)
+    report.write(out)
+    page = page_of(out)
+    table = next(t for t in page.tables if "trained on " in t[0])
+    cells = {row[0].strip(): " ".join(row[3].split()) for row in table[1:]}
+    assert cells["bert-4.00e+11-s0"] == "27.3 % 2"  # of 110 s 30 s, in two attempts
+    assert cells["electra-4.00e+11-s0"] == "–"
+    assert (
+        "bert-4.00e+11-s0 left the road and went back to a checkpoint 2 times; 1,280 rows that it had read since are "
+        "left out of what counts, and others read them."
+    ) in page.text
+
+
+def test_a_first_run_in_an_object_store_is_named_by_its_run() -> None:
+    identity = {"init": {"weights": ["ab@9", "cd@9", "ef@9"]}}
+    folders = ["s3://bucket/all/mlm-s0/step-00000009", "/a/runs/bert-s0/checkpoints/step-00000009", "/moved/here"]
+    found = origins(identity, {"init": {"weights": folders}})
+    assert [one.name for one in found] == ["mlm-s0", "bert-s0", "here"]

@@ -85,7 +85,7 @@ def history(out: Path, key: str, kind: str = "training") -> list[tuple[Any, ...]
 
 def write_checkpoint(run: Path, step: int) -> Path:
     """A checkpoint that verifies, with one part of meaningless bytes; returns the part."""
-    from training.checkpoint import VERSION
+    from training.checkpoints import VERSION
 
     folder = run / "checkpoints" / f"step-{step:08d}"
     folder.mkdir(parents=True)
@@ -108,6 +108,10 @@ def write_checkpoint(run: Path, step: int) -> Path:
         "packed": False,
         "shapes": {},
         "frozen": [],
+        "heldout_loss": None,
+        "saved_at": 0.0,
+        "proof": {},
+        "next_rows": "",
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return part

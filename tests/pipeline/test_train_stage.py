@@ -1,18 +1,23 @@
-"""What the train stage says of first weights, and when."""
+"""What the train stage says of first weights and resumptions, when, and what it says at its end."""
 
 import io
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import cluster.trainer
-from pipeline import train_stage
+from data_prep.errors import StoppedError
+from pipeline import stages, tracking, train_stage
 from pipeline.console import Console
 from pipeline.folder import Folder
 from pipeline.place import Place
+from tests.pipeline.stories import Told
+from tests.pipeline.test_cli import QUICKSTART, electra, refused
 from tests.pipeline.test_experiment import experiment
 from tests.training.synthetic import write_corpus
 from training.metrics import MetricWriter
@@ -44,9 +49,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     )
 
 
+def output(place: Place) -> list[str]:
+    found: list[str] = place.console.stream.getvalue().splitlines()  # type: ignore[attr-defined]
+    return found
+
+
 def said(place: Place) -> list[str]:
-    text = place.console.stream.getvalue()  # type: ignore[attr-defined]
-    return [line.partition("-s0: ")[2] for line in text.splitlines() if "began with" in line]
+    return [line.partition("-s0: ")[2] for line in output(place) if "began with" in line]
 
 
 def attempt(run_dir: Path, *events: dict[str, Any], resumed_at: int = 0, line: bool = True) -> dict[str, Any]:
@@ -55,13 +64,13 @@ def attempt(run_dir: Path, *events: dict[str, Any], resumed_at: int = 0, line: b
     append_events(run_dir, [{"event": "started", "step": resumed_at}, *events])
     with MetricWriter(run_dir, resumed_at) as writer:
         if line:
-            writer.write(resumed_at + 1, {"train/loss": 1.0})
+            writer.write(resumed_at + 1, {"train/loss": 1.0, "flops": 1.0, "flops_spent": 1.0, "step_seconds": 0.0})
         return {"attempt": writer.attempt, "step": resumed_at + 1, "values": {}}
 
 
-def train(place: Place, monkeypatch: pytest.MonkeyPatch, work: Callable[[Path], list[dict[str, Any]]]) -> list[str]:
-    """Run the stage around a group of workers that does `work` and reports its lines; what was said while it ran."""
-    seen: list[str] = []
+def train(place: Place, monkeypatch: pytest.MonkeyPatch, work: Callable[[Path], Iterable[dict[str, Any]]]) -> list[str]:
+    """Run the stage around a group of workers that does `work` and reports its lines; what was said of first weights
+    by its end."""
 
     def train_runs(
         specs: Sequence[RunSpec], corpus: Any, runs_dir: Path, config: Any, on_progress: Callable[..., None], *_: Any
@@ -69,12 +78,11 @@ def train(place: Place, monkeypatch: pytest.MonkeyPatch, work: Callable[[Path], 
         (spec,) = specs
         for line in work(runs_dir / spec.name):
             on_progress(spec, line)
-        seen.extend(said(place))
 
     monkeypatch.setattr(cluster.trainer, "train_runs", train_runs)
     monkeypatch.setattr(train_stage, "_warn_degenerate", lambda *_: None)
     train_stage.train(place)
-    return seen
+    return said(place)
 
 
 def test_first_weights_are_told_once_when_the_run_has_begun(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,19 +94,14 @@ def test_first_weights_are_told_once_when_the_run_has_begun(place: Place, monkey
             "both", {**GAVE, "folder": str(run), "vocabulary": True}, {**GAVE, "folder": str(hf), "vocabulary": False}
         ),
     ]
-    seen = train(place, monkeypatch, lambda run_dir: [attempt(run_dir, *told)] * 3)
-    assert (
-        seen
-        == said(place)
-        == [
-            "its discriminator began with out/runs/x",
-            "its generator began with no weights of its own; random: encoder, heads.mlm",
-            "its both began with out/runs/x and out/hf (its vocabulary is not known beyond its size)",
-        ]
-    )
+    assert train(place, monkeypatch, lambda run_dir: [attempt(run_dir, *told)] * 3) == [
+        "its discriminator began with out/runs/x",
+        "its generator began with no weights of its own; random: encoder, heads.mlm",
+        "its both began with out/runs/x and out/hf (its vocabulary is not known beyond its size)",
+    ]
 
 
-def test_an_attempt_that_failed_before_its_first_checkpoint_is_not_told_of_again(
+def test_an_attempt_after_one_that_failed_before_its_first_checkpoint_begins_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def work(run_dir: Path) -> list[dict[str, Any]]:
@@ -108,7 +111,10 @@ def test_an_attempt_that_failed_before_its_first_checkpoint_is_not_told_of_again
         assert before["attempt"] == 0
         return [attempt(run_dir, weights("new", lacked=["encoder"]))]
 
-    assert train(place, monkeypatch, work) == ["its new began with no weights of its own; random: encoder"]
+    assert train(place, monkeypatch, work) == [
+        "its old began with no weights of its own; random: encoder",
+        "its new began with no weights of its own; random: encoder",
+    ]
 
 
 def test_a_resumed_run_began_with_nothing_now(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,3 +138,57 @@ def test_a_finished_run_needs_what_it_began_with_no_more(place: Place) -> None:
     arms = f"arms=[{{objective: electra, learning_rate: 1, init_from: {gone}}}]"
     place.experiment = experiment(*SMALL[:-1], arms)
     assert train_stage.train(place) == {"runs": [spec.name], "trained": 0}
+
+
+def test_a_resumption_is_told_and_at_the_end_the_goodput_and_what_was_lost(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(run_dir: Path) -> list[dict[str, Any]]:
+        run = Told().start().train(10).save().train(5).wait(60)
+        run.start(10, passed_over=["part-00000 was cut."]).train(10).save().event("finished", step=20)
+        run.write(run_dir)
+        return []
+
+    train(place, monkeypatch, work)
+    (spec,) = place.experiment.runs(train_stage.manifests.load(place.folder.corpus), place.folder.corpus)
+    told = [line for line in output(place) if not line.startswith(("train: started", "train: done"))]
+    assert told == [
+        f"warning: train: {spec.name}: passed over: part-00000 was cut.",
+        f"train: {spec.name}: resumes at step 10 from step-00000010",
+        # 20 steps of 1.5 s; 30 s, 60 s of nobody and 20 s
+        "train: goodput 27.3% (30 s of useful steps in 1 min 50 s); 1 resumption and 0 rollbacks, 5 steps lost: see "
+        "electra events out",
+    ]
+
+
+def test_a_request_to_stop_is_exit_75(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the loop raises it on every rank: the sentence alone, and the code, whatever the output."""
+    sentence = "electra-s0: stopped at step 5 of 9 (SIGTERM), saved; the same command again resumes"
+
+    def stopped(*_: object, **__: object) -> None:
+        raise StoppedError(sentence)
+
+    monkeypatch.setattr(stages, "run", stopped)
+    assert refused(75, "train", QUICKSTART, "--out", place.folder.path) == sentence
+    done = electra("train", QUICKSTART, "--out", place.folder.path, "--json")
+    assert (done.exit_code, json.loads(done.stdout)) == (75, {"exit_code": 75, "error": sentence})
+
+
+def test_a_run_that_was_asked_to_stop_is_no_longer_running_for_mlflow(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+
+    def sync(*_: object, training: bool, **__: object) -> SimpleNamespace:
+        told.append(training)
+        return SimpleNamespace(reachable=True)
+
+    def work(run_dir: Path) -> Iterator[dict[str, Any]]:
+        yield attempt(run_dir)
+        raise StoppedError("stopped")
+
+    monkeypatch.setattr(tracking, "sync", sync)
+    monkeypatch.setattr(train_stage, "MIRROR_SECONDS", 0.0)
+    with pytest.raises(StoppedError):
+        train(place, monkeypatch, work)
+    assert told == [True, False]

@@ -15,20 +15,23 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
+from data_prep.errors import CheckError
 from data_prep.manifest import load
 from data_prep.order import OrderConfig, order_of
 from data_prep.reader import RowReader
 from tests.conftest import ROOT
 from tests.training.cases import ARMS, VARIANTS
 from tests.training.runs import CPU, ELECTRA, spec_for
+from tests.training.runs import save as saved
 from tests.training.synthetic import MODEL, SEQ_LEN, SPECIAL, VOCAB
-from training import checkpoint
+from training import checkpoints
 from training.arms import ArmConfig
-from training.checkpoint import Progress
+from training.checkpoints import Progress
 from training.engine import Engine, build_engine, zero
 from training.evaluation import evaluate_heldout
 from training.loader import Loader
@@ -41,7 +44,8 @@ ENGINES: dict[str, dict[str, Any]] = {
     "ddp": {"engine": "ddp"},
     **{f"zero{stage}": {"engine": "deepspeed", "zero_stage": stage} for stage in range(4)},
 }
-WORLDS = (3, 2, 1)  # in this order: each restores what the one before has saved
+WORLDS = (2, 1, 3)  # in this order
+BEFORE = {1: 2, 3: 1}  # whose checkpoints a world size restores: ranks went, and ranks came
 STEPS, SAVED = 5, 3  # steps of a run, and after which its checkpoint is made
 ROWS = 22  # a step: 22, 11 + 11 or 7 + 7 + 8 rows, so one rank of three computes more than the others
 MICRO_BATCHES = {1: {1: 22, 4: 6}, 2: {1: 11, 4: 3}, 3: {1: 8, 4: 2}}  # rows, by world size and accumulation
@@ -132,8 +136,7 @@ def digest(engine: Engine) -> str:
 
 
 def save(run: Run, engine: Engine, folder: Path, name: str) -> Path:
-    spec = spec_for(ELECTRA, run.corpus)
-    return checkpoint.save(folder / name, engine, spec, SPECIAL, False, Progress(step=SAVED))
+    return saved(engine, spec_for(ELECTRA, run.corpus), SPECIAL, Progress(step=SAVED), folder / name)
 
 
 # --- what is run at a world size --------------------------------------------------------------------------------------
@@ -155,11 +158,21 @@ def continued(run: Run, folder: Path, name: str, source: str) -> dict[str, Any]:
     torch.manual_seed(1)
     with run.started() as engine:
         run.step(engine, 7)  # weights, state and counts that must all be overwritten
-        checkpoint.restore(engine, checkpoint.verify(folder / source / "checkpoints" / f"step-{SAVED:08d}"))
+        stored = checkpoints.verify(folder / source / f"step-{SAVED:08d}")
+        run.figures["refused"] = refused(engine, stored)
+        checkpoints.restore(engine, stored)
+        checkpoints.prove(engine, stored, "")
         save(run, engine, folder, f"{source} in {name}@{run.world}")
         for number in range(SAVED, STEPS):
             run.step(engine, number)
-    return {key: values[1:] for key, values in run.figures.items()}
+    return {key: values if key == "refused" else values[1:] for key, values in run.figures.items()}
+
+
+def refused(engine: Engine, stored: checkpoints.Checkpoint) -> str:
+    """What the proof says of an engine that holds something else."""
+    with pytest.raises(CheckError) as caught:
+        checkpoints.prove(engine, stored, "")
+    return str(caught.value)
 
 
 def spoiled(run: Run) -> dict[str, Any]:
@@ -216,7 +229,7 @@ def data_seen(corpus: Path, rank: int, world: int, accumulation: int) -> dict[st
 
 
 # (engine, the one whose checkpoint it reads): every stage is written and read.
-CONTINUED = (("zero3", "ddp"), ("zero1", "zero3"), ("ddp", "zero2"), ("zero0", "zero1"), ("zero2", "zero0"))
+CONTINUED = (("zero3", "zero1"), ("zero0", "zero3"), ("ddp", "zero0"), ("zero2", "ddp"), ("zero1", "zero2"))
 
 
 def measure(corpus: Path, folder: Path, rank: int, world: int) -> None:
@@ -229,10 +242,10 @@ def measure(corpus: Path, folder: Path, rank: int, world: int) -> None:
                 found[f"straight {name} {accumulation}"] = straight(run, folder, name)
         for accumulation in (1, 4):
             found[f"data {accumulation}"] = data_seen(corpus, rank, world, accumulation)
-        if world < 3:
+        if world in BEFORE:
             for name, source in CONTINUED:
                 run = Run(corpus, ENGINES[name], rank, world)
-                found[f"continued {name} {source}"] = continued(run, folder, name, f"{source}@{world + 1}")
+                found[f"continued {name} {source}"] = continued(run, folder, name, f"{source}@{BEFORE[world]}")
         if world == 2:
             at_two(found, corpus, rank)
     (folder / f"{world}-{rank}.json").write_text(json.dumps(found))

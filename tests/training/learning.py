@@ -26,7 +26,7 @@ from data_prep.manifest import Manifest
 from data_prep.order import OrderConfig, order_of
 from data_prep.reader import RowReader
 from pipeline.prepare import prepare
-from training import checkpoint, loop
+from training import checkpoints, loop
 from training.arms import ElectraArm, NetworkGenerator
 from training.detection import label_entropy
 from training.loader import Loader
@@ -85,7 +85,7 @@ def train(manifest: Manifest, corpus: Path, folder: Path, steps: int, rate: floa
             "schedule": {"warmup_fraction": 0.1},
             "optimizer": {"beta2": 0.98},
             "log_every": max(1, steps // 25),
-            "checkpoint_every": max(1, steps // 25),
+            "checkpoints": {"every": max(1, steps // 25), "keep_last": 99},
             "eval_rows": 64,
         }
     )
@@ -117,7 +117,7 @@ def heldout(objective: Electra, manifest: Manifest, corpus: Path) -> Iterator[di
 @torch.no_grad()
 def measure(folder: Path, manifest: Manifest, corpus: Path, logs: np.ndarray) -> Row:
     """A checkpoint on the held-out rows, corrupted by its own generator."""
-    objective, found = checkpoint.load_objective(folder)
+    objective, found = checkpoints.load_objective(folder)
     assert isinstance(objective, Electra)
     objective.eval()
     nll, masked, scores, rarity, labels = 0.0, 0.0, [], [], []
@@ -160,7 +160,7 @@ def learn(data: Path, folder: Path, steps: int, rate: float) -> tuple[list[Row],
     folders = train(manifest, corpus, folder / "run", steps, rate)
     minutes = (time.process_time() - began) / 60
     logs = unigram_logs(manifest, corpus)
-    objective, _ = checkpoint.load_objective(folders[0])
+    objective, _ = checkpoints.load_objective(folders[0])
     assert isinstance(objective, Electra)
     entropy, without_context = unigram_entropy(manifest, corpus, logs, objective)
     print(f"{steps} steps at {rate:g} in {minutes:.1f} CPU minutes; vocabulary {manifest.vocab_size}")

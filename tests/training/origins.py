@@ -10,9 +10,9 @@ from data_prep import storage
 from data_prep.manifest import load
 from tests.training.runs import CPU
 from tests.training.synthetic import MODEL, SPECIAL, VOCAB
-from training import checkpoint, origin
+from training import checkpoints, origin
 from training.arms import ArmConfig, ElectraArm, NetworkGenerator
-from training.checkpoint import Progress
+from training.checkpoints import Progress
 from training.encoder import Embeddings, Encoder
 from training.heads import MaskedTokenHead, ReplacedTokenHead
 from training.hf_names import ARCHITECTURES, names
@@ -31,7 +31,7 @@ ELECTRA = ElectraArm(learning_rate=RATE, generator=GENERATOR)
 
 def plan(arm: ArmConfig, corpus: Path, model: ModelConfig = MODEL, seed: int = 0, **options: object) -> list[RunSpec]:
     length = {"steps": 4} if options.keys().isdisjoint({"steps", "budget"}) else {}
-    training = TrainingConfig(global_batch=12, micro_batch=12, log_every=2, eval_rows=12, checkpoint_every=2)
+    training = TrainingConfig(global_batch=12, micro_batch=12, log_every=2, eval_rows=12, checkpoints={"every": 2, "keep_last": 99})
     known = {"training": training, "manifest": load(corpus), "corpus_dir": corpus, **length, **options}
     return plan_runs(arm=arm, model=model, seed=seed, **known)  # type: ignore[arg-type]
 
@@ -60,7 +60,7 @@ def tensors_of(network: Network) -> dict[str, torch.Tensor]:
 
 
 def network_at(run_dir: Path, name: str, step: int = 4) -> dict[str, torch.Tensor]:
-    objective, _ = checkpoint.load_objective(run_dir / "checkpoints" / f"step-{step:08d}")
+    objective, _ = checkpoints.load_objective(run_dir / "checkpoints" / f"step-{step:08d}")
     return tensors_of(objective.networks()[name])
 
 
@@ -103,10 +103,10 @@ def hugging_face(folder: Path, architecture: str, config: EncoderConfig = ENCODE
 def stored(folder: Path, like: Path, run: str, progress: Progress, **spec: object) -> Path:
     """The manifest of a checkpoint that a run called `run` might have left, with the specification of the checkpoint
     `like`; no tensors."""
-    manifest = storage.read_json(like / checkpoint.MANIFEST)
+    manifest = storage.read_json(like / checkpoints.MANIFEST)
     changed = {"identity": run, "progress": asdict(progress), "spec": {**manifest["spec"], **spec}}
     folder.mkdir(parents=True)
-    storage.write_json(folder / checkpoint.MANIFEST, {**manifest, **changed})
+    storage.write_json(folder / checkpoints.MANIFEST, {**manifest, **changed})
     return folder
 
 

@@ -7,9 +7,13 @@ from typing import Any
 
 import torch
 
+from data_prep import storage
 from data_prep.manifest import load
-from training import checkpoint
+from data_prep.rows import SpecialIds
+from training import checkpoints
 from training.arms import ArmConfig, BertArm, ElectraArm, NetworkGenerator, RobertaArm
+from training.checkpoints import Progress, Saver
+from training.engine import Engine
 from training.run import plan_run
 from training.settings import RunSpec, TrainingConfig
 from training.sizes import ModelConfig
@@ -46,15 +50,24 @@ def events(run_dir: Path) -> list[dict[str, Any]]:
 def cut_back(run_dir: Path, step: int) -> None:
     """As if the run had been killed after the checkpoint of `step`."""
     (run_dir / "done.json").unlink()
-    for folder in (run_dir / "checkpoints").iterdir():
+    for folder in (run_dir / "checkpoints").glob("step-*"):
         if folder.name > f"step-{step:08d}":
             shutil.rmtree(folder)
 
 
+def save(engine: Engine, spec: RunSpec, special: SpecialIds, progress: Progress, folder: Path) -> Path:
+    """Save an engine's state into a store and wait for it; the folder of the checkpoint."""
+    saver = Saver(storage.folder(folder), engine, spec, special, False, None)
+    saver.start(progress, heldout_loss=None, next_rows="")
+    outcome = saver.settle()
+    assert outcome.saved, outcome.reason
+    return folder / checkpoints.checkpoint_name(progress.step)
+
+
 def weights(run_dir: Path, step: int) -> dict[str, torch.Tensor]:
     """Parameters and optimizer state in the checkpoint of a step, by `kind/name`."""
-    found = checkpoint.verify(run_dir / "checkpoints" / f"step-{step:08d}")
-    kinds = checkpoint.load_tensors(found, ("param", "exp_avg", "exp_avg_sq"))
+    found = checkpoints.verify(run_dir / "checkpoints" / f"step-{step:08d}")
+    kinds = checkpoints.load_tensors(found, ("param", "exp_avg", "exp_avg_sq"))
     return {f"{kind}/{name}": tensor for kind, tensors in kinds.items() for name, tensor in tensors.items()}
 
 

@@ -11,7 +11,7 @@ from data_prep.errors import ConfigError
 from data_prep.manifest import load
 from tests.training.origins import ENCODER, RATE, find, hugging_face, plan, run_of, stored
 from tests.training.synthetic import MODEL, VOCAB
-from training import checkpoint, origin, run_folder
+from training import checkpoints, origin, run_folder
 from training.arms import (
     AllTokensMlmArm,
     ArmConfig,
@@ -23,7 +23,7 @@ from training.arms import (
     ReplaceMlmArm,
     UniformGenerator,
 )
-from training.checkpoint import Progress
+from training.checkpoints import Progress
 from training.settings import RunSpec
 from training.sizes import ModelConfig
 
@@ -173,7 +173,7 @@ def test_what_has_never_seen_a_mask_is_no_generator(experiment: Path, tmp_path: 
     """The main network of replace_mlm and all_tokens_mlm has a masked-token head and only saw samples: beside chance
     there is nothing to freeze, beside a generator that is it."""
     like = next(run_of(experiment, "bert").glob("checkpoints/step-*"))
-    identity = storage.read_json(like / checkpoint.MANIFEST)["spec"]["identity"]
+    identity = storage.read_json(like / checkpoints.MANIFEST)["spec"]["identity"]
     for number, (generator, masked) in enumerate(
         ((UniformGenerator(), None), (NetworkGenerator(width=0.5), ENCODER.scaled(0.5, 1.0)))
     ):

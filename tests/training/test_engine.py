@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from tests.training.engine_ranks import (
+    BEFORE,
     CONTINUED,
     ENGINES,
     OTHER_ARMS,
@@ -32,7 +33,7 @@ from tests.training.engine_ranks import (
     run_group,
 )
 from tests.training.runs import CPU, assert_equal
-from training import checkpoint
+from training import checkpoints
 from training.arms import ArmConfig
 from training.engine import STATES
 from training.objectives import to_device
@@ -187,20 +188,28 @@ def test_bf16_rounds_and_no_more(name: str, found: Found, expected: Reference) -
             assert figures[0] != pytest.approx(exact[0], rel=1e-6)
 
 
-@pytest.mark.parametrize("world", [2, 1])
+@pytest.mark.parametrize("world", BEFORE)
 @pytest.mark.parametrize(("name", "source"), CONTINUED)
 def test_a_checkpoint_goes_on_under_another_engine_and_world_size(
     name: str, source: str, world: int, found: Found, folder: Path, expected: Reference
 ) -> None:
-    """Saved by one rank more than restore it; what is restored is saved again, to the bit."""
+    """Saved by two ranks and restored by one, saved by one and restored by three. What is restored is proved on every
+    rank, which what was there before fails on every one, and saved again, to the bit, with the same checksums."""
 
-    def stored(run: str) -> dict[str, torch.Tensor]:
-        saved = checkpoint.verify(folder / run / "checkpoints" / f"step-{SAVED:08d}")
-        tensors = checkpoint.load_tensors(saved, ("param", *STATES))
-        return {f"{kind}/{key}": tensor for kind, named in tensors.items() for key, tensor in named.items()}
+    def stored(run: str) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
+        saved = checkpoints.verify(folder / run / f"step-{SAVED:08d}")
+        tensors = checkpoints.load_tensors(saved, ("param", *STATES))
+        flat = {f"{kind}/{key}": tensor for kind, named in tensors.items() for key, tensor in named.items()}
+        return saved.manifest["proof"], flat
 
-    assert_equal(stored(f"{source}@{world + 1} in {name}@{world}"), stored(f"{source}@{world + 1}"))
+    before = f"{source}@{BEFORE[world]}"
+    (proof, tensors), (first_proof, first_tensors) = stored(f"{before} in {name}@{world}"), stored(before)
+    assert proof == first_proof and set(proof) == {"param", *STATES}
+    assert_equal(tensors, first_tensors)
     for rank in range(world):
         seen = found[world, rank][f"continued {name} {source}"]
+        for other in range(world):
+            kinds = "param, exp_avg, exp_avg_sq, the weights that are computed with"
+            assert f"{kinds} (rank {other})" in seen["refused"]
         assert seen["losses"] == pytest.approx(expected.losses[SAVED:], rel=1e-5)
         assert seen["norms"] == pytest.approx(expected.norms[SAVED:], rel=1e-5)

@@ -1,23 +1,23 @@
 """Fine-tuning: what the network is fed, what it can and cannot learn, and that a seed decides everything."""
 
-from pathlib import Path
+import itertools
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from data_prep import tokenizer as tokenizers
 from data_prep.errors import ConfigError
 from data_prep.tokenizer import Tokenizer
 from training.encoder import Embeddings, Encoder
-from training.finetune import Backbone, FineTuned, finetune, learning_rate
-from training.protocol import EvaluationConfig, Protocol
+from training.finetune import Answered, Backbone, FineTuned, finetune, predictions
+from training.protocol import Protocol
 from training.settings import Compute
 from training.sizes import EncoderConfig
-from training.tasks import Example, Task, TaskData
-from training.text_batches import bucketed, encode, truncated
+from training.tasks import Example, Task, TaskData, Unlabelled
+from training.text_batches import ascending, bucketed, encode, truncated
 
 CPU = torch.device("cpu")
 WORDS = [f"word{chr(97 + i)}{chr(97 + j)}" for i in range(6) for j in range(6)]
@@ -77,6 +77,13 @@ def run(
 ) -> FineTuned:
     body = body or backbone()
     return finetune(body, data, task=TASK, tokenizer=tokenizer, protocol=protocol, seed=seed, device=CPU)
+
+
+def answers(
+    tokenizer: Tokenizer, data: TaskData, protocol: Protocol = PROTOCOL, seed: int = 0, body: Backbone | None = None
+) -> Answered:
+    (dev,) = run(tokenizer, data, protocol, seed, body).sides
+    return dev
 
 
 # --- what the network is fed ------------------------------------------------------------------------------------------
@@ -157,22 +164,26 @@ def test_first_position_equals_the_whole_encoder(tokenizer: Tokenizer, changes: 
     assert expected.shape == (6, config.hidden_size)
 
 
-def test_learning_rate_against_a_table_by_hand() -> None:
-    protocol = Protocol(learning_rate=1.0, warmup_fraction=0.2)
-    table = [1 / 2, 1, 8 / 8, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]
-    assert [learning_rate(step, 10, protocol) for step in range(10)] == pytest.approx(table)
-    without = Protocol(learning_rate=1.0, warmup_fraction=0.0)
-    assert [learning_rate(step, 4, without) for step in range(4)] == [1, 3 / 4, 2 / 4, 1 / 4]
+def test_ascending_batches_hold_every_index_once_within_their_tokens() -> None:
+    lengths = np.random.default_rng(0).integers(3, 100, 203)
+    batches = list(ascending(lengths, 400))
+    assert np.concatenate(batches).tolist() == np.argsort(lengths, kind="stable").tolist()
+    sizes = [len(batch) * int(lengths[batch].max()) for batch in batches]
+    assert max(sizes) <= 400
+    # none could have taken the next one's first example too
+    following = itertools.pairwise(batches)
+    assert all((len(batch) + 1) * lengths[after[0]] > 400 for batch, after in following)
+    assert [batch.tolist() for batch in ascending(np.array([500, 600]), 400)] == [[0], [1]]
 
 
 # --- what it learns ---------------------------------------------------------------------------------------------------
 
 
 def test_a_learnable_task_is_learned(tokenizer: Tokenizer) -> None:
-    tuned = run(tokenizer, data_of(learnable(800, 0), learnable(200, 1)))
+    tuned = answers(tokenizer, data_of(learnable(800, 0), learnable(200, 1)))
     assert tuned.metrics["accuracy"] > 0.9
     assert not tuned.degenerate
-    assert (tuned.n_train, tuned.n_dev, tuned.majority) == (800, 200, 0.5)
+    assert (len(tuned.label), tuned.majority) == (200, 0.5)
     assert tuned.label.tolist() == [0, 1] * 100
     assert tuned.metrics["accuracy"] == np.mean(tuned.prediction == tuned.label)
     assert np.array_equal(tuned.scores.argmax(axis=1), tuned.prediction)
@@ -187,7 +198,9 @@ def test_layers_learn_at_their_own_rates(tokenizer: Tokenizer, offset: bool, sha
         layer_decay=0.5, layer_decay_offset=offset,
     )  # fmt: skip
     body = backbone()
-    parts = {"embeddings": body[1], "project": body[2].project, "first": body[2].layers[0], "top": body[2].layers[1]}
+    project = body[2].project
+    assert project is not None
+    parts = {"embeddings": body[1], "project": project, "first": body[2].layers[0], "top": body[2].layers[1]}
     before = {part: [p.detach().clone() for p in module.parameters()] for part, module in parts.items()}
     run(tokenizer, data_of(learnable(40, 0), learnable(20, 1)), protocol, body=body)
     for part, expected in {"embeddings": 0.125, "project": 0.125, "first": 0.25, "top": 0.5}.items():
@@ -198,13 +211,13 @@ def test_layers_learn_at_their_own_rates(tokenizer: Tokenizer, offset: bool, sha
 
 
 def test_random_labels_stay_at_chance(tokenizer: Tokenizer) -> None:
-    tuned = run(tokenizer, data_of(random_labels(800, 0), random_labels(400, 7)))
+    tuned = answers(tokenizer, data_of(random_labels(800, 0), random_labels(400, 7)))
     assert abs(tuned.metrics["accuracy"] - 0.5) < 3 * 0.5 / np.sqrt(400)
 
 
 def test_the_same_seed_twice_is_identical_and_another_is_not(tokenizer: Tokenizer) -> None:
     data = data_of(learnable(120, 0), learnable(60, 1))
-    first, second, other = run(tokenizer, data), run(tokenizer, data), run(tokenizer, data, seed=1)
+    first, second, other = answers(tokenizer, data), answers(tokenizer, data), answers(tokenizer, data, seed=1)
     assert np.array_equal(first.scores, second.scores)
     assert not np.array_equal(first.scores, other.scores)
 
@@ -220,14 +233,16 @@ def test_the_callers_random_numbers_are_left_alone(tokenizer: Tokenizer) -> None
 
 def test_one_predicted_class_is_degenerate(tokenizer: Tokenizer) -> None:
     only_ones = [Example(example.text_a, None, 1) for example in learnable(200, 0)]
-    tuned = run(tokenizer, data_of(only_ones, learnable(60, 1)))
+    tuned = answers(tokenizer, data_of(only_ones, learnable(60, 1)))
     assert tuned.degenerate
     assert set(tuned.prediction.tolist()) == {1}
     assert tuned.metrics["accuracy"] == 0.5
 
 
 def test_a_loss_that_is_not_finite_ends_the_training_and_is_degenerate(tokenizer: Tokenizer) -> None:
-    tuned = run(tokenizer, data_of(learnable(200, 0), learnable(60, 1)), Protocol(learning_rate=1e30, max_length=32))
+    tuned = answers(
+        tokenizer, data_of(learnable(200, 0), learnable(60, 1)), Protocol(learning_rate=1e30, max_length=32)
+    )
     assert tuned.degenerate
     assert np.isfinite(tuned.metrics["accuracy"])
 
@@ -245,23 +260,122 @@ def test_more_tokens_than_positions_is_a_configuration_error(tokenizer: Tokenize
         run(tokenizer, data_of(learnable(40, 0), learnable(20, 1)), Protocol())
 
 
-# --- the protocol -----------------------------------------------------------------------------------------------------
+# --- values -----------------------------------------------------------------------------------------------------------
+
+VALUES = Task(suite="glue", name="STS-B", metrics=("spearman", "pearson"), largest=5.0)
 
 
-def test_every_number_of_a_protocol_changes_its_fingerprint() -> None:
-    changes: dict[str, object] = {
-        "learning_rate": 2e-3, "epochs": 7, "batch_size": 32, "max_length": 64, "max_train_examples": 10,
-        "warmup_fraction": 0.2, "weight_decay": 0.0, "grad_clip": 2.0, "dropout": 0.0, "head_init": 0.1,
-        "layer_decay": 0.9, "layer_decay_offset": True,
-    }  # fmt: skip
-    assert set(changes) | {"name"} == set(Protocol.model_fields)
-    prints = {Protocol.model_validate({name: value}).fingerprint() for name, value in changes.items()}
-    assert len(prints | {Protocol().fingerprint()}) == len(changes) + 1
+def valued(count: int, seed: int) -> list[Example]:
+    """Pairs worth 4.5 exactly when the first text holds one word, else .5."""
+    return [Example(e.text_a, WORDS[2], 0.5 + 4.0 * e.label) for e in learnable(count, seed)]
 
 
-def test_an_unknown_task_and_a_folder_without_its_suite_are_refused() -> None:
-    with pytest.raises(ValidationError, match=r"no task is called 'CoLa'; there are sentence_order, .*CoLA"):
-        EvaluationConfig.model_validate({"tasks": ["CoLa"]})
-    with pytest.raises(ValidationError, match="set suite to 'glue'"):
-        EvaluationConfig(glue_dir=Path("glue"))
-    assert EvaluationConfig(suite="glue", glue_dir=Path("glue"), tasks=["CoLA"]).tasks == ["CoLA"]
+def values_of(train: list[Example], dev: list[Example]) -> TaskData:
+    return TaskData(suite="glue", task="STS-B", classes=(), train=train, dev=dev)
+
+
+def test_values_are_learned_on_their_own_scale(tokenizer: Tokenizer) -> None:
+    data, protocol = values_of(valued(800, 0), valued(200, 1)), PROTOCOL.model_copy(update={"learning_rate": 4e-3})
+    tuned = finetune(backbone(), data, task=VALUES, tokenizer=tokenizer, protocol=protocol, seed=0, device=CPU)
+    (dev,) = tuned.sides
+    assert list(dev.metrics) == ["spearman", "pearson"]
+    assert dev.metrics["pearson"] > 0.9
+    assert dev.scores.shape == (200, 1) and dev.label.dtype == np.float64
+    assert float(np.abs(dev.prediction - dev.label).mean()) < 0.5  # of a constant, at best 2
+    assert not dev.degenerate
+
+
+def test_the_loss_of_a_value_is_the_squared_error_of_its_share_of_the_largest(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a head that gives 0: (label / 5)², example by example."""
+    import training.finetune as module
+
+    seen: list[list[float]] = []
+
+    def watched(_: Any, batches: Any, losses_of: Callable[..., torch.Tensor], **rest: Any) -> bool:
+        seen.extend(sorted(losses_of(batch).tolist()) for batch in batches)
+        return True
+
+    monkeypatch.setattr(module, "fit", watched)
+    protocol = Protocol(epochs=1, batch_size=4, max_length=32, head_init=1e-12)
+    train = [Example("wordab", "wordac", value) for value in (0.0, 2.0, 3.5, 5.0)]
+    data = values_of(train, train)
+    finetune(backbone(), data, task=VALUES, tokenizer=tokenizer, protocol=protocol, seed=0, device=CPU)
+    assert seen == [pytest.approx([0.0, 0.4**2, 0.7**2, 1.0], abs=1e-6)]
+
+
+def test_values_that_are_all_alike_are_degenerate(tokenizer: Tokenizer) -> None:
+    protocol = PROTOCOL.model_copy(update={"learning_rate": 1e-12, "head_init": 1e-12})
+    data = values_of(valued(40, 0), valued(20, 1))
+    (dev,) = finetune(backbone(), data, task=VALUES, tokenizer=tokenizer, protocol=protocol, seed=0, device=CPU).sides
+    assert dev.degenerate
+    assert np.ptp(dev.prediction) < 1e-9
+
+
+def test_what_is_no_number_is_some_answer() -> None:
+    nan = np.float32(np.nan)
+    assert predictions(np.array([[nan, 1.0], [nan, nan], [0.0, 1.0]], dtype=np.float32), TASK).tolist() == [1, 0, 1]
+    values = np.array([[nan], [np.inf], [2.5]], dtype=np.float32)
+    assert predictions(values, VALUES).tolist() == [0.0, 0.0, 2.5]
+
+
+# --- sides, test sets, both orders ------------------------------------------------------------------------------------
+
+MNLI = Task(suite="glue", name="MNLI", metrics=("accuracy",), also=("MNLI-mm",))
+
+
+def test_one_fine_tuning_answers_every_side_and_test_set(tokenizer: Tokenizer) -> None:
+    first, second = learnable(200, 1), [Example(e.text_a, None, 1 - int(e.label)) for e in learnable(100, 1)]
+    data = TaskData(
+        suite="glue", task="MNLI", classes=("no", "yes"), train=learnable(800, 0), dev=first, also={"MNLI-mm": second}
+    )
+    test = Unlabelled("MNLI-m", tuple(map(str, range(200))), first)
+    tuned = finetune(
+        backbone(), data, task=MNLI, tokenizer=tokenizer, protocol=PROTOCOL, seed=0, device=CPU, tests=[test]
+    )
+    matched, mismatched = tuned.sides
+    assert [(side.task.name, side.task.in_mean) for side in tuned.sides] == [("MNLI", True), ("MNLI-mm", False)]
+    assert matched.metrics["accuracy"] > 0.9
+    # the other side holds the first hundred texts with the opposite labels
+    assert np.array_equal(mismatched.prediction, matched.prediction[:100])
+    assert mismatched.metrics["accuracy"] == pytest.approx((matched.prediction[:100] != matched.label[:100]).mean())
+    assert np.array_equal(tuned.tests["MNLI-m"], matched.prediction)
+
+
+def test_both_orders_are_trained_on_where_the_protocol_says_so(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import training.finetune as module
+
+    seen: list[list[Example]] = []
+
+    def watched(examples: list[Example], *rest: Any) -> Any:
+        seen.append(list(examples))
+        return encode(examples, *rest)
+
+    monkeypatch.setattr(module, "encode", watched)
+    train = [Example("wordaa", "wordab", 1, 7), Example("wordac", "wordad", 0)]
+    data = TaskData(suite="glue", task="MRPC", classes=("no", "yes"), train=train, dev=train)
+    task = Task(suite="glue", name="MRPC", metrics=("accuracy",))
+    protocol = Protocol(epochs=1, max_length=32, doubled=("MRPC",))
+    tuned = finetune(backbone(), data, task=task, tokenizer=tokenizer, protocol=protocol, seed=0, device=CPU)
+    assert seen[0] == [*train, Example("wordab", "wordaa", 1, 7), Example("wordad", "wordac", 0)]
+    assert seen[1] == train  # dev as it is
+    assert tuned.n_train == 2
+    other = Task(suite="glue", name="RTE", metrics=("accuracy",))
+    same = TaskData(suite="glue", task="RTE", classes=("no", "yes"), train=train, dev=train)
+    finetune(backbone(), same, task=other, tokenizer=tokenizer, protocol=protocol, seed=0, device=CPU)
+    assert seen[2] == train
+
+
+def test_the_papers_protocol_trains_on_a_value_task(tokenizer: Tokenizer) -> None:
+    """Every piece of it at once: summed loss, its Adam, its schedule, Glorot's head, both orders, ten epochs."""
+    protocol = Protocol.model_validate({"name": "electra_paper", "size": "small"}).model_copy(
+        update={"max_length": 32, "learning_rate": 2e-3, "layer_decay": 1.0}
+    )
+    data = values_of(valued(240, 0), valued(100, 1))
+    (dev,) = finetune(backbone(), data, task=VALUES, tokenizer=tokenizer, protocol=protocol, seed=0, device=CPU).sides
+    assert dev.metrics["pearson"] > 0.9
+    assert float(np.abs(dev.prediction - dev.label).mean()) < 0.5
+    assert not dev.degenerate

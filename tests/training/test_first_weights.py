@@ -27,7 +27,7 @@ from tests.training.origins import (
 )
 from tests.training.runs import CPU, cut_back, done, events, weights
 from tests.training.synthetic import write_corpus
-from training import checkpoint, first_weights, origin
+from training import checkpoints, first_weights, origin
 from training.arms import BertArm, ElectraTwoStageArm, MlmArm, ReplaceMlmArm, UniformGenerator
 from training.first_weights import begin, inherited
 from training.loop import train
@@ -74,7 +74,7 @@ def test_of_several_folders_the_first_that_has_a_tensor_gives_it(corpus: Path, t
     arm = ELECTRA.model_copy(update={"init_from": [tmp_path / "first", tmp_path / "second"]})
     (spec,) = plan(arm, corpus)
     assert spec.inherited == 0.0
-    assert inherited(spec, tmp_path) == checkpoint.Progress()
+    assert inherited(spec, tmp_path) == checkpoints.Progress()
     objective = objective_of(spec)
     told = begin(objective, spec, tmp_path)
     networks = objective.networks()
@@ -206,7 +206,7 @@ def test_two_stages(corpus: Path, tmp_path: Path) -> None:
     assert abs(whole["flops_counted"] - budget) <= max(0.01 * budget, specs[1].flops_per_step)
     for ledger in ("flops_spent", "flops_executed", "flops_paper", "tokens", "seconds"):
         assert whole[ledger] > before[ledger] > 0, ledger
-    progress = checkpoint.read(second / "checkpoints" / f"step-{steps:08d}").progress
+    progress = checkpoints.read(second / "checkpoints" / f"step-{steps:08d}").progress
     assert {run: ledger.step for run, ledger in progress.inherited.items()} == {
         specs[0].identity.fingerprint(): specs[0].steps
     }

@@ -133,6 +133,7 @@ def test_waiting_is_told_from_working(clock: FakeTime) -> None:
         assert totals["masked"] == 4
         collectives.around(collective)()
         subject.add(SimpleNamespace(statistics={"loss": torch.tensor(2.0)}))
+        subject.end_step(skipped=False)
         clock.now += 1.75
     found = subject.read()
     assert (found.steps, found.sums, found.flop_counts.tokens) == (3, {"loss": 6.0}, 30.0)
@@ -183,5 +184,18 @@ def test_a_run_logs_the_figures_and_says_that_it_has_no_mfu(corpus: Path, tmp_pa
         assert 0 <= values["data_wait"] < 1 and 0 < values["communication_wait"] < 1
         assert values["memory_peak"] > 2**26
         assert "mfu" not in values
-    (started,) = events(tmp_path)
+    started = events(tmp_path)[0]
     assert started["device"].startswith("CPU (") and started["peak_flops"] is None
+
+
+def test_statistics_of_a_skipped_step_are_dropped(process_group: None) -> None:
+    objective: Any = SimpleNamespace(loss_terms=lambda: [Term("loss", "masked", 1.0)])
+    subject = Meter(objective, CPU)
+    for value, skipped in ((1.0, False), (float("nan"), True), (4.0, False)):
+        for _ in range(2):  # micro-batches
+            subject.add(SimpleNamespace(statistics={"loss": torch.tensor(value)}))
+        subject.end_step(skipped=skipped)
+    assert subject.read().sums == {"loss": 10.0}
+    subject.add(SimpleNamespace(statistics={"loss": torch.tensor(float("nan"))}))
+    subject.end_step(skipped=True)
+    assert subject.read().sums == {}

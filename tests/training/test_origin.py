@@ -13,7 +13,7 @@ from tests.training.origins import ENCODER, RATE, find, hugging_face, plan, run_
 from tests.training.runs import cut_back, done
 from tests.training.synthetic import VOCAB
 from training.arms import BertArm
-from training.checkpoint import Progress
+from training.checkpoints import Progress
 from training.ledgers import Ledger
 
 

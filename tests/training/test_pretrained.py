@@ -13,7 +13,7 @@ from data_prep.errors import CheckpointError
 from tests.training.hf_models import assert_same_outputs
 from tests.training.runs import CPU, ELECTRA, events, spec_for
 from tests.training.synthetic import VOCAB
-from training.checkpoint import load_tensors, verify
+from training.checkpoints import load_tensors, verify
 from training.finetune import finetune
 from training.loop import train
 from training.pretrained import load_network
@@ -71,7 +71,7 @@ def test_a_hugging_face_folder_is_fine_tuned(tmp_path: Path) -> None:
         seed=0,
         device=CPU,
     )
-    assert tuned.metrics["accuracy"] > 0.95
+    assert tuned.sides[0].metrics["accuracy"] > 0.95
     moved = {name for name, parameter in network.parameters().items() if not torch.equal(parameter, before[name])}
     assert {name for name in before if not name.startswith("heads.")} == moved
 

@@ -67,7 +67,7 @@ def test_classes_are_balanced_exactly_where_there_is_enough(probes: dict[str, Ta
         assert [len(data.train), len(data.dev)] == [300, 120]
         for side in (data.train, data.dev):
             assert sum(example.label for example in side) * 2 == len(side)
-        assert data.majority == 0.5
+        assert data.majority(task) == 0.5
 
 
 def test_sentence_order_swaps_neighbours_exactly_when_it_says_so(probes: dict[str, TaskData]) -> None:
@@ -145,7 +145,7 @@ def test_examples_have_the_group_of_their_document(task: str, probes: dict[str, 
     places, data = origin(), probes[task]
     by_words = {tuple(sorted(text.split())): name for text, (name, _) in places.items()}
     documents_of: dict[int, set[str]] = {}
-    for example, group in zip(data.dev, data.dev_groups.tolist(), strict=True):
+    for example, group in zip(data.dev, data.groups(task).tolist(), strict=True):
         first = example.text_a.split(". ")[0].rstrip(".") + "."
         documents_of.setdefault(group, set()).add(by_words[tuple(sorted(first.split()))])
     assert all(len(names) == 1 for names in documents_of.values())

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, isfinite, prod
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -44,6 +45,13 @@ class Slice:
     def cut(self, start: int, stop: int) -> "Slice":
         """The part from `start` to `stop` within the piece, this rank's own."""
         return Slice(self.name, self.start + start, {key: tensor[start:stop] for key, tensor in self.tensors.items()})
+
+
+class TensorSource(Protocol):
+    """Where saved state is read from, by kind ("param" or one of `STATES`) and parameter name."""
+
+    def read(self, kind: str, name: str, start: int, stop: int) -> Tensor:
+        """Elements `start` to `stop` of a flat tensor: [stop - start], fp32, on the CPU."""
 
 
 class Engine(ABC):
@@ -104,18 +112,32 @@ class Engine(ABC):
 
     def slices(self) -> Iterator[Slice]:
         """What this rank answers for; over all ranks every element of every parameter exactly once."""
-        for piece in self._held():
+        for piece in self.held():
             start, stop = 0, piece.length
             if piece.replicated:
                 start, stop = rank_slice(piece.length, dist.get_rank(), self.world_size)
             if start < stop:
                 yield piece.cut(start, stop)
 
-    def _held(self) -> Iterator[Slice]:
-        """All that this rank holds: here everything, as every rank does."""
+    def held(self) -> Iterator[Slice]:
+        """All that this rank holds of what the optimizer works on, and frozen parameters: here everything, as every
+        rank does."""
         for name, parameter in self.objective.named_parameters():
             states = self._states(parameter) if parameter.requires_grad else {}
             yield whole(name, parameter, states)
+
+    def weights(self) -> Iterator[Slice]:
+        """What this rank holds of the weights that forward passes read, which need not be those that the optimizer
+        updates: `param` alone, here all of them."""
+        for name, parameter in self.objective.named_parameters():
+            yield whole(name, parameter, {})
+
+    def updates(self) -> set[int]:
+        """How many updates were applied, as the optimizer's tensors on this rank count them: one number, none where it
+        does not count."""
+        if not isinstance(self._optimizer, torch.optim.AdamW):
+            return set()
+        return {int(self._optimizer.state[tensor]["step"]) for tensor in self._optimized()}
 
     def _optimized(self) -> list[Tensor]:
         """The tensors the optimizer updates on this rank."""
@@ -132,14 +154,12 @@ class Engine(ABC):
         return {key: state[key] for key in STATES}
 
     @torch.no_grad()
-    def load(self, parameters: dict[str, Tensor], states: dict[str, dict[str, Tensor]], updates: int) -> None:
-        """Overwrite parameters and optimizer state in place from full tensors by parameter name; `states` has none for
-        frozen ones. `updates`: how many were applied so far, which AdamW's bias correction goes by."""
-        for piece in self._held():
-            window = slice(piece.start, piece.start + piece.length)
-            for key, tensor in piece.tensors.items():
-                full = parameters if key == "param" else states[key]
-                tensor.copy_(full[piece.name].view(-1)[window])
+    def load(self, source: TensorSource, updates: int) -> None:
+        """Overwrite what this rank holds in place, reading no more than that, one tensor at a time. `updates`: how many
+        were applied so far, which AdamW's bias correction goes by. Every rank must call."""
+        for piece in self.held():
+            for kind, tensor in piece.tensors.items():
+                tensor.copy_(source.read(kind, piece.name, piece.start, piece.start + piece.length))
         for tensor in self._optimized():
             self._states(tensor)
             if isinstance(self._optimizer, torch.optim.AdamW):

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from training.engine.base import Engine, LocalClip, Slice, whole
+from training.engine.base import Engine, LocalClip, Slice, TensorSource, whole
 from training.objectives import Batch, Objective, Outputs
 from training.optimizer import set_learning_rate
 from training.settings import OptimizerConfig
@@ -115,7 +115,7 @@ class Zero0(Zero):
 class Zero12(Zero):
     """The optimizer's fp32 parameters and state are divided, at stage 2 gradients too; the module is whole."""
 
-    def _held(self) -> Iterator[Slice]:
+    def held(self) -> Iterator[Slice]:
         for name, parameter in self.objective.named_parameters():
             if not parameter.requires_grad:
                 yield whole(name, parameter, {})
@@ -134,17 +134,17 @@ class Zero12(Zero):
         return partitions
 
     @torch.no_grad()
-    def load(self, parameters: dict[str, Tensor], states: dict[str, dict[str, Tensor]], updates: int) -> None:
-        super().load(parameters, states, updates)
-        for name, parameter in self.objective.named_parameters():  # what the forward pass reads
-            parameter.copy_(parameters[name].view_as(parameter))
+    def load(self, source: TensorSource, updates: int) -> None:
+        super().load(source, updates)
+        for piece in self.weights():
+            piece.tensors["param"].copy_(source.read("param", piece.name, 0, piece.length))
 
 
 class Zero3(Zero):
     """Parameters are divided as well; layers gather what they compute with and drop it again. Every rank must take part
     in every forward pass, evaluation included."""
 
-    def _held(self) -> Iterator[Slice]:
+    def held(self) -> Iterator[Slice]:
         zero = self._engine.optimizer
         for name, parameter in self.objective.named_parameters():
             start, stop = self._window(parameter)
@@ -162,13 +162,18 @@ class Zero3(Zero):
         partitions: list[Tensor] = self._engine.optimizer.fp32_partitioned_groups_flat
         return partitions
 
-    @torch.no_grad()
-    def load(self, parameters: dict[str, Tensor], states: dict[str, dict[str, Tensor]], updates: int) -> None:
-        super().load(parameters, states, updates)
-        self._engine.optimizer.parameter_offload.partition_all_parameters()  # drop what is gathered: it is old
+    def weights(self) -> Iterator[Slice]:
         for name, parameter in self.objective.named_parameters():
             start, stop = self._window(parameter)
-            self._partition(parameter)[: stop - start].copy_(parameters[name].view(-1)[start:stop])
+            yield Slice(name, start, {"param": self._partition(parameter).narrow(0, 0, stop - start)})
+
+    @torch.no_grad()
+    def load(self, source: TensorSource, updates: int) -> None:
+        super().load(source, updates)
+        self._engine.optimizer.parameter_offload.partition_all_parameters()  # drop what is gathered: it is old
+        for piece in self.weights():
+            stop = piece.start + piece.length
+            piece.tensors["param"].copy_(source.read("param", piece.name, piece.start, stop))
 
     def _partition(self, parameter: Any) -> Tensor:
         """This rank's part of a parameter, that of the last ranks filled up."""

@@ -12,11 +12,11 @@ from data_prep.errors import CheckpointError
 from data_prep.manifest import load
 from data_prep.order import OrderConfig, order_of
 from data_prep.reader import RowReader
-from tests.training.runs import CPU, ELECTRA, MODEL, assert_equal, spec_for
+from tests.training.runs import CPU, ELECTRA, MODEL, assert_equal, save, spec_for
 from tests.training.synthetic import SEQ_LEN, SPECIAL, VOCAB
-from training import checkpoint
+from training import checkpoints
 from training.arms import ElectraArm, FrozenGenerator, NetworkGenerator
-from training.checkpoint import Progress
+from training.checkpoints import Progress
 from training.engine import STATES, Engine, build_engine
 from training.loader import Loader
 from training.objectives import Objective, build, to_device
@@ -77,28 +77,28 @@ def test_saved_and_restored_everything_goes_on_as_before(name: str, kind: str, c
         frozen = {parameter for parameter in trained if name == "frozen" and parameter.startswith("generator.")}
         assert {parameter for parameter in trained if torch.equal(trained[parameter], begun[parameter])} == frozen
 
-        folder = checkpoint.save(tmp_path, engine, spec_of(arm, corpus), SPECIAL, False, Progress(step=3))
-        found = checkpoint.verify(folder)
+        folder = save(engine, spec_of(arm, corpus), SPECIAL, Progress(step=3), tmp_path)
+        found = checkpoints.verify(folder)
         assert set(found.manifest["frozen"]) == frozen
-        tensors = checkpoint.load_tensors(found, ("param", *STATES))
+        tensors = checkpoints.load_tensors(found, ("param", *STATES))
         assert_equal(tensors["param"], trained)
         assert all(tensors[state].keys() == trained.keys() - frozen for state in STATES)
 
-        checkpoint.restore(other, found)
+        checkpoints.restore(other, found)
         assert_equal(parameters(other.objective), trained)
         for step in (3, 4):
             update(engine, corpus, step)
             update(other, corpus, step)
         assert_equal(parameters(other.objective), parameters(engine.objective))
 
-    objective, _ = checkpoint.load_objective(folder)
+    objective, _ = checkpoints.load_objective(folder)
     assert_equal(parameters(objective), trained)
 
 
 def test_names_that_do_not_fit_are_refused(corpus: Path, tmp_path: Path) -> None:
     arm = ARMS["nothing_shared"]
     with engine_for(arm, 0, "reference_adam") as engine:
-        folder = checkpoint.save(tmp_path, engine, spec_of(arm, corpus), SPECIAL, False, Progress())
+        folder = save(engine, spec_of(arm, corpus), SPECIAL, Progress(), tmp_path)
     path = folder / "manifest.json"
     whole = json.loads(path.read_text())
 
@@ -106,10 +106,10 @@ def test_names_that_do_not_fit_are_refused(corpus: Path, tmp_path: Path) -> None
     more["spec"]["identity"]["arm"]["generator"]["tying"] = "token"  # the network has fewer parameters than were saved
     path.write_text(json.dumps(more))
     with pytest.raises(CheckpointError, match=r"generator\.embeddings\.norm\.bias does not fit the network"):
-        checkpoint.load_objective(folder)
+        checkpoints.load_objective(folder)
 
     fewer = dict(whole["shapes"])
     del fewer["discriminator_head.out.bias"]
     path.write_text(json.dumps({**whole, "shapes": fewer}))
     with pytest.raises(CheckpointError, match=r"does not list param/discriminator_head\.out\.bias@0"):
-        checkpoint.load_objective(folder)
+        checkpoints.load_objective(folder)

@@ -1,0 +1,101 @@
+"""What a driver looks after while a worker group trains, each in a thread of its own: a group that has gone silent as a
+whole, nodes that are to be taken away, an embedded Ray whose parts have died.
+
+A hung rank is found by the others (`training.watchdog`); only where all are silent is there nobody left to say so.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cluster import drain, session
+from cluster.drain import Drains
+from cluster.worker import Assignment
+from training import requests, run_folder
+from training.heartbeat import Listener, read_beats
+from training.metrics import newest_line
+from training.settings import RunSpec
+from training.suspects import Suspect, kill, overdue
+from training.watchdog import NAMED
+
+BROKEN_SECONDS = 1.0
+LISTEN_SECONDS = 2.0
+
+Look = Callable[[], object]
+
+
+@contextlib.contextmanager
+def overseeing(assignment: Assignment, end_group: Callable[[], None], nodes: Callable[[], set[str]]) -> Iterator[None]:
+    """Until the block ends. `end_group` ends the group from another thread; `nodes` are those that it runs on."""
+    silence = Silence(assignment, end_group)
+    drains = Drains(nodes, lambda reason: requests.ask(assignment.runs_dir, "save", reason))
+    looks: list[tuple[Look, float]] = [
+        (session.end_broken, BROKEN_SECONDS),
+        (silence.look, LISTEN_SECONDS),
+        (drains.look, drain.POLL_SECONDS),
+    ]
+    over = threading.Event()
+    for look, seconds in looks:
+        threading.Thread(target=_repeat, args=(look, seconds, over), name="oversight", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()  # a look may be waiting for a Ray that is gone: it is not waited for
+
+
+def _repeat(look: Look, seconds: float, over: threading.Event) -> None:
+    while not over.wait(seconds):
+        with contextlib.suppress(Exception):  # of a Ray or a file system that fails just now: the next look tells
+            look()
+
+
+class Silence:
+    """Names and ends a group all of whose ranks have fallen silent, as when their machines are paused."""
+
+    def __init__(self, assignment: Assignment, end_group: Callable[[], None]) -> None:
+        self._assignment, self._end_group = assignment, end_group
+        self._run: str | None = None
+        self._listener: Listener | None = None
+
+    def look(self) -> bool:
+        """Whether the group was ended."""
+        spec = current(self._assignment)
+        if spec is None:
+            return False
+        run_dir = self._assignment.run_dir(spec)
+        if self._listener is None or self._run != spec.name:
+            self._run, self._listener = spec.name, Listener(run_dir)
+        watchdog = spec.placement.watchdog
+        silent = overdue(self._listener, watchdog)
+        if not silent:
+            return False
+        run_folder.append_events(run_dir, [_hung(silent, last_step(run_dir), watchdog.step)])
+        kill(silent)
+        self._end_group()
+        return True
+
+
+def _hung(silent: Sequence[Suspect], step: int, seconds: float) -> dict[str, Any]:
+    """As `training.watchdog` says it, but that no rank has noticed."""
+    return {
+        "event": "hung",
+        "step": step,
+        "phase": "all silent",
+        "seconds": seconds,
+        "noticed_by": None,
+        "ranks": [one.record() for one in silent[:NAMED]],
+        "left_out": len(silent[NAMED:]),
+    }
+
+
+def current(assignment: Assignment) -> RunSpec | None:
+    """The run that trains now: the first that is not done."""
+    return next((one for one in assignment.specs if not (assignment.run_dir(one) / run_folder.DONE).exists()), None)
+
+
+def last_step(run_dir: Path) -> int:
+    """The last completed step that was seen of a run: in rank 0's newest beat, or its newest metric line."""
+    beat, line = read_beats(run_dir).get(0), newest_line(run_dir)
+    return max(0 if beat is None else beat.step, 0 if line is None else int(line["step"]))

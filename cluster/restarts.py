@@ -1,0 +1,62 @@
+"""When training is started again after a failure, and when it is not: a budget that progress renews.
+
+A failure is judged by what it cost. A new checkpoint, or a finished run, since the last failure shows that restarting
+helps, so that counting starts anew: preemptible nodes may fail a hundred times in three weeks. `max_failures` in a row
+without one, or the same step three times whatever the number, show that it does not. Pure: no clock, no file, no Ray.
+"""
+
+from dataclasses import dataclass
+
+from data_prep.errors import ElectraError
+
+SAME_STEP = 3
+LONGEST_PAUSE = 60.0  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What ended a worker group, and how far training had come."""
+
+    run: str
+    step: int  # the last that was seen of the run
+    saved: tuple[int, int]  # runs that are finished, and the step of the run's newest checkpoint (0: none)
+    reason: str
+    hung: bool = False
+
+
+class RestartsExhaustedError(ElectraError):
+    """Restarting does not help. Its exit code is 7 where the last failure was a hang, otherwise 1."""
+
+    def __init__(self, sentence: str, *, hung: bool) -> None:
+        super().__init__(sentence)
+        self.exit_code = 7 if hung else 1
+
+
+class Budget:
+    """Failures since the last progress."""
+
+    def __init__(self, max_failures: int) -> None:
+        self._max_failures = max_failures
+        self._in_a_row: list[Failure] = []
+
+    def pause(self, failure: Failure) -> float:
+        """Seconds to wait before the next attempt: 1, 2, 4, … up to a minute. RestartsExhaustedError where there is to
+        be none."""
+        if self._in_a_row and failure.saved > self._in_a_row[-1].saved:
+            self._in_a_row = []
+        self._in_a_row.append(failure)
+        same = self._in_a_row[-SAME_STEP:]
+        if len(same) == SAME_STEP and len({(one.run, one.step) for one in same}) == 1:
+            raise self._exhausted(f"failed {SAME_STEP} times at step {failure.step}")
+        if len(self._in_a_row) >= self._max_failures:
+            times = f"{len(self._in_a_row)} times" if len(self._in_a_row) > 1 else "once"
+            raise self._exhausted(f"failed {times} without a new checkpoint, last at step {failure.step}")
+        return float(min(2.0 ** (len(self._in_a_row) - 1), LONGEST_PAUSE))
+
+    def _exhausted(self, what: str) -> RestartsExhaustedError:
+        last = self._in_a_row[-1]
+        return RestartsExhaustedError(
+            f"{last.run}: {what} ({last.reason}); put this right, and the same command again resumes from step "
+            f"{last.saved[1]}",
+            hung=last.hung,
+        )

@@ -1,0 +1,36 @@
+"""`electra stop`: ask what trains in a folder to save, and to end or to go on.
+
+A request is a file beside the runs (`training.requests`); whoever starts runs clears it first, so one that nobody
+answers does no harm later.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.console import Console
+from pipeline.place import shown
+from pipeline.run_folders import is_held, runs_at
+from training import requests
+
+
+def stop(target: Path, console: Console, *, reason: str, save_only: bool = False) -> dict[str, Any]:
+    """Leave the request in the folder of the runs that `target` names, and say what will come of it. DataError where it
+    names none."""
+    run_dir = runs_at(target)[0]
+    runs_dir, held = run_dir.absolute().parent, is_held(run_dir)
+    what: requests.Asked = "save" if save_only else "stop"
+    requests.ask(runs_dir, what, reason)
+    where = shown(runs_dir.parent)
+    if save_only:
+        console.say(f"asked {where} to save: the run that trains saves after one of its next steps and goes on")
+    else:
+        console.say(
+            f"asked {where} to stop: the run that trains saves after one of its next steps, no other is begun, and its "
+            "command ends with exit code 75; the same command again resumes"
+        )
+    if not held:
+        console.warn(
+            f"no command on this machine works in {where}; unless one does on another machine, the request comes to "
+            "nothing, and the next command that trains there clears it"
+        )
+    return {"asked": what, "reason": reason, "runs": str(runs_dir), "held": held}

@@ -1,0 +1,166 @@
+"""What a checkpoint is: the files of one folder, of which `manifest.json` is written last and is the commit.
+
+Beside it lie `part-RRRRR.safetensors`, one of each rank that saved (`training.checkpoints.parts`). The manifest holds
+their sizes and hashes, the shapes of all parameters, the names of the frozen ones (which have no optimizer state), the
+run, its progress with the ledgers, checksums of what was saved and a hash of the rows that come next. A parameter that
+modules share stands once, under its first name in `named_parameters()`. The folder is on a disk or in an object store:
+nothing is renamed as a whole, and without a valid manifest a checkpoint does not exist. JSON and safetensors; nothing
+is pickled.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from data_prep import storage
+from data_prep.errors import CheckpointError, PreflightError
+from data_prep.rows import SpecialIds
+from data_prep.storage import Folder, Location
+from training.ledgers import Ledger, Ledgers
+from training.run_folder import checkpoint_name
+from training.settings import RunSpec
+
+MANIFEST = "manifest.json"
+SUPERSEDED = "manifest.superseded.json"  # what a rollback has left behind
+VERSION = 3
+
+
+class UnfinishedError(CheckpointError):
+    """There is no manifest: saving did not come to its end, or a rollback took the manifest away."""
+
+
+class OldVersionError(CheckpointError):
+    """It is of another version of the format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands after `step` completed steps, `skipped` of which changed nothing (a gradient was not finite).
+
+    Ledgers: model FLOPs that the surviving trajectory `counted`, and `spent` with what restarts repeated; of the
+    surviving trajectory also what was `executed`, and the ELECTRA paper's convention. They contain those of the runs
+    that this one began with, which `inherited` keeps apart. `seconds` of the surviving trajectory, of which
+    `step_seconds` in steps; `rollbacks` on it, and the `rows_skipped` by them. `degenerate`: what the last held-out
+    evaluation says of a network that learned nothing.
+    """
+
+    step: int = 0
+    position: int = 0
+    skipped: int = 0
+    flops_counted: float = 0.0
+    flops_spent: float = 0.0
+    flops_executed: float = 0.0
+    flops_paper: float = 0.0
+    tokens: int = 0
+    seconds: float = 0.0
+    step_seconds: float = 0.0
+    rollbacks: int = 0
+    rows_skipped: int = 0
+    degenerate: str | None = None
+    inherited: Ledgers = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A finished checkpoint: its folder and its manifest. Small and picklable."""
+
+    folder: Folder
+    manifest: dict[str, Any]
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+    @property
+    def name(self) -> str:
+        """`step-00000123`."""
+        return checkpoint_name(self.progress.step)
+
+    @property
+    def progress(self) -> Progress:
+        stored = self.manifest["progress"]
+        inherited = {run: Ledger(**ledger) for run, ledger in stored.get("inherited", {}).items()}
+        return Progress(**{**stored, "inherited": inherited})
+
+    @property
+    def spec(self) -> RunSpec:
+        return RunSpec.model_validate(self.manifest["spec"])
+
+    @property
+    def special(self) -> SpecialIds:
+        return SpecialIds.model_validate(self.manifest["special"])
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the manifest, which holds the hashes of the parts: names this checkpoint and no other."""
+        return self.folder.sha256(MANIFEST)
+
+
+def read(location: Location) -> Checkpoint:
+    """The checkpoint in a folder by its manifest alone, without a look at the parts: enough to plan with.
+    CheckpointError where there is none of this version."""
+    folder = storage.folder(location)
+    path = folder.sub(MANIFEST)  # as an address
+    try:
+        with answering(path):
+            manifest = json.loads(folder.read_bytes(MANIFEST))
+        if manifest["version"] != VERSION:
+            raise OldVersionError(
+                f"{path} is of version {manifest['version']} and not {VERSION}: choose another checkpoint, or the "
+                "release that wrote it."
+            )
+        if not manifest["parts"]:
+            raise CheckpointError(f"{path} lists no parts: choose another checkpoint.")
+        found = Checkpoint(folder, manifest)
+        _ = found.progress, found.spec, found.special
+        _ = [
+            manifest[name] for name in ("packed", "shapes", "frozen", "heldout_loss", "saved_at", "proof", "next_rows")
+        ]
+        _ = [(part["name"], part["bytes"], part["sha256"]) for part in manifest["parts"]]
+    except FileNotFoundError:
+        raise UnfinishedError(_no_manifest(folder)) from None
+    except (ValueError, KeyError, TypeError):
+        raise CheckpointError(f"{path} is not a checkpoint manifest: choose another checkpoint.") from None
+    return found
+
+
+def _no_manifest(folder: Folder) -> str:
+    if folder.size(SUPERSEDED) is not None:
+        return f"{folder} was left behind by a rollback: choose another checkpoint."
+    return f"{folder} holds no {MANIFEST}: it is not a finished checkpoint; choose another."
+
+
+def verify(location: Location) -> Checkpoint:
+    """The checkpoint in a folder if it is whole; otherwise CheckpointError saying what is wrong with it."""
+    found = read(location)
+    for part in found.manifest["parts"]:
+        verify_part(found, part)
+    return found
+
+
+def verify_part(checkpoint: Checkpoint, part: dict[str, Any], *, by_size: bool = False) -> None:
+    """CheckpointError where a part is not what the manifest says; `by_size` alone, without reading it."""
+    folder, name = checkpoint.folder, part["name"]
+    path = folder.sub(name)
+    with answering(path):
+        size = folder.size(name)
+        if size is None:
+            raise CheckpointError(f"{path} is missing: restore it or choose another checkpoint.")
+        if size != part["bytes"] or (not by_size and folder.sha256(name) != part["sha256"]):
+            raise CheckpointError(f"{path} was cut or altered (size or sha256 differs): choose another checkpoint.")
+
+
+@contextlib.contextmanager
+def answering(path: Folder) -> Iterator[None]:
+    """Raise what reading `path` meets as a sentence: a disk's error is one of this checkpoint, CheckpointError; a store
+    that gives no answer says nothing of it, PreflightError. FileNotFoundError passes."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno is None or "://" in path.location:
+            reason = " ".join(str(error).split())
+            raise PreflightError(f"{path} cannot be read ({reason}); try again when the store answers.") from None
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}): choose another checkpoint.") from None

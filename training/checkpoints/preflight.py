@@ -1,0 +1,68 @@
+"""Before the first step: whether the store takes what the run will save, how fast, and whether there is room for it."""
+
+import os
+import secrets
+import time
+from typing import Any
+
+from data_prep.errors import PreflightError
+from data_prep.storage import TEMPORARY_MARK, Folder
+from training.checkpoints.parts import BYTES
+from training.engine import STATES
+from training.objectives import Objective
+from training.settings import RunSpec
+
+LARGEST_PROBE = 16_000_000  # bytes
+
+
+def preflight(store: Folder, objective: Objective, spec: RunSpec) -> dict[str, Any]:
+    """Write a probe to a store and take it away again: `mb_per_second`, `free_bytes` (None where nobody knows, as of an
+    object store) and `need_bytes`, those of all checkpoints that will lie there at once. PreflightError where it cannot
+    be written to, or has too little room."""
+    size = bytes_of(objective)
+    count = most_kept(spec)
+    need, free = count * size, store.free_bytes()
+    store.prepare()
+    if free is not None and free < need:
+        raise PreflightError(
+            f"{store}: {spec.name} will keep up to {count} checkpoints of {_megabytes(size)}, {_megabytes(need)} in "
+            f"all, and {_megabytes(free)} are free; free the space, lower training.checkpoints.keep_last, or name an "
+            "object store in training.checkpoints.to"
+        )
+    return {"mb_per_second": _speed(store, min(size, LARGEST_PROBE)), "free_bytes": free, "need_bytes": need}
+
+
+def bytes_of(objective: Objective) -> int:
+    """About what a checkpoint takes: fp32 parameters, and the optimizer's state of those that are trained."""
+    return sum(p.numel() * BYTES * (1 + len(STATES) * p.requires_grad) for p in objective.parameters())
+
+
+def most_kept(spec: RunSpec) -> int:
+    """How many checkpoints lie there at once at most: those that retention keeps, the best one among them, and the one
+    being written; never more than the run saves."""
+    config, save_at = spec.placement.checkpoints, spec.placement.save_at
+    intervals = 0 if config.every is None else spec.steps // config.every
+    saved = len({*save_at, spec.steps}) + intervals
+    for_good = len(save_at) + (0 if config.keep_every is None else spec.steps // config.keep_every)
+    return min(saved, config.keep_last + 1 + for_good + config.keep_best)
+
+
+def _speed(store: Folder, size: int) -> float:
+    """Megabytes a second at which a file of so many random bytes is written and lies on the disk."""
+    probe, data = f".probe{TEMPORARY_MARK}{os.getpid()}-{secrets.token_hex(4)}", os.urandom(size)
+    began = time.monotonic()
+    try:
+        store.write_bytes(probe, data)
+        seconds = time.monotonic() - began
+        store.delete(probe)
+    except OSError as error:
+        reason = error.strerror or " ".join(str(error).split())
+        raise PreflightError(
+            f"{store}: a probe of {_megabytes(size)} cannot be written ({reason}); free the space, or choose another "
+            "--out"
+        ) from None
+    return size / 1e6 / max(seconds, 1e-6)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB" if size >= 10_000_000 else f"{size / 1e6:,.1f} MB"

@@ -1,0 +1,81 @@
+"""Faults that a run injects into itself, for drills and tests: `training.faults` in the experiment file.
+
+Each happens `times` times over all attempts: what happened is marked in the run's folder before it happens, so that a
+restarted run gets past it. Every one is an event. What a fault does is real: the process is killed by the kernel, the
+disk error is raised where the write would have failed.
+"""
+
+import errno
+import math
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from training import run_folder
+from training.settings import Fault
+
+FOLDER = "faults"
+SPIKE = 1000.0
+
+
+class Faults:
+    """Those of one rank."""
+
+    def __init__(self, faults: Iterable[Fault], run_dir: Path, rank: int) -> None:
+        self._run_dir, self._rank = run_dir, rank
+        self._own = [
+            (n, fault) for n, fault in enumerate(faults) if fault.kind == "spike" or fault.rank in (rank, "all")
+        ]
+
+    def before_step(self, step: int) -> None:
+        """After so many completed steps: kill, stop or hang this process where that is due."""
+        if self._take(step, "kill"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._take(step, "stop"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if self._take(step, "hang"):
+            while True:
+                time.sleep(3600.0)
+
+    def loss_factor(self, step: int) -> float:
+        """What the loss of the step is multiplied by: 1, or not a number."""
+        return math.nan if self._take(step, "nan", or_later=True) else 1.0
+
+    def rate_factor(self, step: int) -> float:
+        """What the learning rate of the step is multiplied by, alike on all ranks."""
+        return SPIKE if self._take(step, "spike", or_later=True) else 1.0
+
+    def while_saving(self, step: int) -> None:
+        """In the middle of writing this rank's part of the checkpoint of a step."""
+        if self._take(step, "kill_in_save", or_later=True):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._take(step, "full_disk", or_later=True):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._run_dir))
+
+    def after_restore(self, step: int) -> None:
+        """When the state of a step is back in the engine."""
+        if self._take(step, "kill_in_resume", or_later=True):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _take(self, step: int, kind: str, *, or_later: bool = False) -> bool:
+        """Whether a fault of this kind is due, which is then marked."""
+        for number, fault in self._own:
+            due = step == fault.step or (or_later and step > fault.step)
+            if fault.kind == kind and due and self._mark(number, fault):
+                event = {"event": "fault", "kind": kind, "step": step, "rank": self._rank}
+                run_folder.append_events(self._run_dir, [event])
+                return True
+        return False
+
+    def _mark(self, number: int, fault: Fault) -> bool:
+        """Count one more time; False where all have been."""
+        folder = self._run_dir / FOLDER
+        folder.mkdir(exist_ok=True)
+        for which in range(fault.times):
+            mark = folder / f"{number}-{self._rank}-{which}"
+            if not mark.exists():
+                mark.touch()
+                return True
+        return False
