@@ -29,13 +29,12 @@ Look = Callable[[], object]
 @contextlib.contextmanager
 def overseeing(assignment: Assignment, end_group: Callable[[], None], nodes: Callable[[], set[str]]) -> Iterator[None]:
     """Until the block ends. `end_group` ends the group from another thread; `nodes` are those that it runs on."""
-    silence = Silence(assignment, end_group)
-    drains = Drains(nodes, lambda reason: requests.ask(assignment.runs_dir, "save", reason))
-    looks: list[tuple[Look, float]] = [
-        (session.end_broken, BROKEN_SECONDS),
-        (silence.look, LISTEN_SECONDS),
-        (drains.look, drain.POLL_SECONDS),
-    ]
+    looks: list[tuple[Look, float]] = [(Silence(assignment, end_group).look, LISTEN_SECONDS)]
+    if session.embedded():  # its node is this one, which nobody drains
+        looks.append((session.end_broken, BROKEN_SECONDS))
+    else:
+        drains = Drains(nodes, lambda reason: requests.ask(assignment.runs_dir, "save", reason))
+        looks.append((drains.look, drain.POLL_SECONDS))
     over = threading.Event()
     for look, seconds in looks:
         threading.Thread(target=_repeat, args=(look, seconds, over), name="oversight", daemon=True).start()

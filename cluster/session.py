@@ -6,9 +6,10 @@ is never used. Entering a session inside another one reuses it. When the driver 
 scheduler and workers within about four seconds, two small agent processes within about a minute; the temporary folder
 it leaves is removed by the next session of the same user.
 
-Ray itself can die. `renew` starts the embedded one anew, or waits for the cluster. Of a driver whose head is gone Ray
-ends the process, with 1, after RAY_gcs_rpc_server_reconnect_timeout_s (60; here what `renew` would wait): `end_broken`,
-called every second or so, is quicker with an embedded one.
+Ray itself can die. `renew` starts the embedded one anew, or waits for the cluster. A process whose connection to a
+head stays broken is ended by Ray, with 1, after RAY_gcs_rpc_server_reconnect_timeout_s (60, with a cluster here 600):
+`end_broken`, called every second or so, is quicker with an embedded one. A thread that asks Ray something just then
+waits for that end, and nothing can wake it: beside an embedded Ray none should.
 Starting nodes on other machines is not done here.
 """
 
@@ -36,7 +37,8 @@ _PREFIX = "electra-"
 # In each temporary folder, locked while its session lives: the lock goes with the process, however that ends.
 _LOCK = "session.lock"
 _REACH_SECONDS = 10.0
-_RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"  # read by Ray when a driver connects
+_RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"  # read when Ray is imported
+_RECONNECT_SECONDS = "600"
 _LONGEST_PAUSE = 15.0
 _VITAL = ("gcs_server", "raylet")  # processes, by Ray's names
 
@@ -73,6 +75,8 @@ def session(address: str | None = None, num_cpus: int | None = None) -> Iterator
     if address is not None and num_cpus is not None:
         raise ConfigError("cluster.num_cpus sets the size of a local Ray and cannot be combined with cluster.address.")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is not None:
+        os.environ.setdefault(_RECONNECT, _RECONNECT_SECONDS)
     import ray
 
     if ray.is_initialized():
@@ -118,13 +122,18 @@ def renew(seconds: float) -> bool:
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
+def embedded() -> bool:
+    """Whether this process started its Ray."""
+    return _started is not None and _started.address is None
+
+
 def end_broken() -> bool:
     """Kill the rest of an embedded Ray one of whose processes has died, so that who waits for it sees so; whether that
     was done. Ray tells a driver of its raylet's death at once, but of its head's only after a minute, and ends it."""
     import ray
 
     node = ray._private.worker._global_node  # there is no public way to ask
-    if _started is None or _started.address is not None or node is None:
+    if not embedded() or node is None:
         return False
     if not any(kind in _VITAL for kind, _ in node.dead_processes()):
         return False

@@ -11,11 +11,13 @@ import contextlib
 import functools
 import glob
 import hashlib
+import io
 import os
 import re
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from fnmatch import translate
 from ipaddress import ip_address
@@ -33,6 +35,8 @@ WEB = ("http", "https")
 # would take longer than the work.
 _SAMPLES, _SAMPLE_BYTES = 16, 1 << 16
 _BLOCK = 8 << 20
+_BUFFER = 1 << 16  # bytes of an object that are asked for at least
+_TRIES, _PAUSE = 4, 0.2  # of a read, and seconds after the first; doubled every time
 # Names of options of an address that hold a secret, as stores and signed links have them.
 _SECRET = re.compile(
     r"secret|token$|signature|credential|passw|access_?key|api_?key|googleaccessid|^(sig|key|auth|jwt)$"
@@ -111,6 +115,45 @@ def _without_query(address: str) -> tuple[str, str]:
     return (base, query) if base and "=" in query else (address, "")
 
 
+class _PatientReader(io.RawIOBase):
+    """An object, whose ranges are asked for again where the store is too busy: pyarrow does so for most requests, but
+    takes a refusal that is longer than the range asked for, as a failure of this machine."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._place = file, 0
+
+    def readinto(self, buffer: Any) -> int:
+        for attempt in range(_TRIES):
+            try:
+                self._file.seek(self._place)
+                count = int(self._file.readinto(buffer))
+                break
+            except OSError:
+                if attempt == _TRIES - 1:
+                    raise
+                time.sleep(_PAUSE * 2**attempt)
+        self._place += count
+        return count
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._file.size()}[whence]
+        self._place = start + offset
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 class ObjectFolder(Folder):
     """Objects under one prefix of a bucket."""
 
@@ -146,7 +189,7 @@ class ObjectFolder(Folder):
 
     def open(self, name: str) -> Any:
         store, path = self._at(name)
-        return store.open_input_file(path)
+        return io.BufferedReader(_PatientReader(store.open_input_file(path)), _BUFFER)
 
     def size(self, name: str) -> int | None:
         store, path = self._at(name)

@@ -101,12 +101,13 @@ def _attempts(events: list[Record], lines: list[Record]) -> list[list[Record]]:
             groups.append([event] if groups else [*early, event])
         else:
             (groups[-1] if groups else early).append(event)
+    # A segment of lines belongs to the last attempt that had begun by its number: a rollback begins one as well, and an
+    # attempt that was killed before its first line leaves its number to the next
+    segments = {line["attempt"] for line in lines}
+    owners = {one: [index for index, first in enumerate(firsts) if first <= one] for one in segments}
     for line in lines:
-        # a segment of lines belongs to the last attempt that had begun by its number: a rollback begins one as well,
-        # and an attempt that was killed before its first line leaves its number to the next
-        owner = max((index for index, first in enumerate(firsts) if first <= line["attempt"]), default=None)
-        if owner is not None:
-            groups[owner].append(line)
+        if owners[line["attempt"]]:
+            groups[owners[line["attempt"]][-1]].append(line)
     return [sorted(group, key=lambda record: (record["time"], "event" in record)) for group in groups]
 
 

@@ -146,7 +146,13 @@ def lay_out(folder: Path) -> Road:
             "intermediate_size": 64,
             "max_positions": 64,
         },
-        "training": {"global_batch": 16, "micro_batch": 8, "log_every": 2, "eval_rows": 32, "checkpoints": {"every": 5, "keep_last": 99}},
+        "training": {
+            "global_batch": 16,
+            "micro_batch": 8,
+            "log_every": 2,
+            "eval_rows": 32,
+            "checkpoints": {"every": 5, "keep_last": 99},
+        },
         "arms": [
             {"objective": "electra", "learning_rate": 1e-3, "generator": {"width": 0.5}},
             {"objective": "bert", "learning_rate": 1e-3},

@@ -21,6 +21,7 @@ from pathlib import Path
 from data_prep import storage
 
 FOLDER = "heartbeats"
+_DEBUGGERS = ("bdb", "pdb", "ipdb", "debugpy", "pydevd")
 FRAMES = 32  # of a stack, the innermost
 ENDED = "ended with "  # the phase of a rank's last beat, before the name of the error that has ended it
 _NAME = re.compile(r"rank-(\d{5,})\.json")
@@ -125,6 +126,16 @@ def stack_of(thread: int) -> list[str]:
         lines.append(f"{place}:{frame.f_lineno} in {code.co_name}: {text}")
         frame = frame.f_back
     return lines[::-1]
+
+
+def in_debugger(thread: int) -> bool:
+    """Whether a person holds a thread of this process in a debugger."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in _DEBUGGERS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _path(run_dir: Path, rank: int) -> Path:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from data_prep.errors import ConfigError
+from data_prep.errors import ConfigError, ElectraError, StoppedError
 from data_prep.manifest import Manifest
 from data_prep.manifest import load as load_manifest
 from data_prep.storage import Folder, Location
@@ -65,7 +65,7 @@ def train(
         found, passed_over = checkpoints.choose(store, group=control.group)
         on_rank_zero(lambda: _refuse_changes(spec, run_dir, found))
         objective = _objective(spec, manifest)
-        on_rank_zero(lambda: _announce(spec, run_dir, store, objective, device, found, passed_over))
+        on_rank_zero(lambda: _announce(spec, run_dir, store, objective, device, found, passed_over, unlogged))
         if found is None:
             events = first_weights.begin(objective, spec, run_dir)
             on_rank_zero(lambda: run_folder.append_events(run_dir, events))
@@ -74,6 +74,11 @@ def train(
         try:
             _resume(attempt, found, unlogged)
             attempt.train(profile)
+        except ElectraError as error:
+            if rank == 0 and not isinstance(error, StoppedError):
+                event = {"event": "failed", "step": attempt.progress.step, "reason": str(error)}
+                run_folder.append_events(run_dir, [event])
+            raise
         finally:
             attempt.engine.close()
         dist.barrier()
@@ -114,6 +119,7 @@ def _announce(
     device: torch.device,
     found: Checkpoint | None,
     passed_over: list[str],
+    unlogged: int,
 ) -> None:
     """Rank 0: events saying from where and on what the attempt starts (without `peak_flops`, which is that of a device,
     there is no MFU), and what changed of the placement. Before the first step of all, the store is tried out."""
@@ -127,6 +133,7 @@ def _announce(
         "device": name,
         "peak_flops": peak_flops(name),
         "passed_over": passed_over,
+        "unlogged": unlogged,  # steps that the attempt before had done beyond its last metric line
     }
     if found is None:
         started["preflight"] = checkpoints.preflight(store, objective, spec)

@@ -13,13 +13,12 @@ import torch
 import torch.distributed as dist
 
 from data_prep import storage
+from training import run_folder
 from training.checkpoints import Progress
 from training.flops import executed_flops, train_flops
 from training.ledgers import NAMES, total
 from training.meter import Window
-from training.metrics import next_attempt
 from training.paper_flops import train_arm
-from training.run_folder import DONE
 from training.settings import RunSpec
 
 
@@ -68,7 +67,7 @@ def write_done_record(
         "skipped_steps": progress.skipped,
         "rollbacks": progress.rollbacks,
         "rows_skipped": progress.rows_skipped,
-        "attempts": next_attempt(run_dir),
+        "attempts": sum(event["event"] == "started" for event in run_folder.events(run_dir)),
         "checkpoint": f"step-{progress.step:08d}",
         "heldout": finite(heldout),
         "degenerate": progress.degenerate,
@@ -76,7 +75,7 @@ def write_done_record(
         "world_size": dist.get_world_size(),
         "hardware": _hardware(device),
     }
-    storage.write_json(run_dir / DONE, record)
+    storage.write_json(run_dir / run_folder.DONE, record)
 
 
 def finite(figures: dict[str, float]) -> dict[str, float]:

@@ -85,6 +85,7 @@ class Saving:
             self._failures = 0
             event = {"event": "saved", "step": outcome.step, "bytes": outcome.bytes, "pruned": outcome.pruned}
             event |= {"copy_seconds": outcome.copy_seconds, "write_seconds": outcome.write_seconds}
+            event |= {"reason": outcome.reason} if outcome.reason else {}  # why nothing could be pruned
         else:
             self._failures += 1
             event = {"event": "save_failed", "step": outcome.step, "reason": outcome.reason}

@@ -146,6 +146,9 @@ class Watchdog:
             self._late = idle >= allowed - self._silence - 2 * self._interval
             if idle < allowed:
                 continue
+            if heartbeat.in_debugger(self._thread):
+                idle = 0.0
+                continue
             found = self._find()
             if found or idle >= allowed + self._silence:  # who has just fallen silent is given away by that
                 self._end(state, idle, found)

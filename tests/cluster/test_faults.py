@@ -23,7 +23,6 @@ from training.settings import Fault, RunSpec, WatchdogConfig
 
 pytestmark = [pytest.mark.multi, pytest.mark.slow]
 STEPS = 24
-PREEMPTION = 2  # of Ray's DrainNodeReason
 TWO = ClusterConfig(num_workers=2)
 
 
@@ -154,27 +153,3 @@ def test_an_embedded_ray_that_dies_is_started_anew(
     (failed,) = told(said, "failed")
     assert failed["reason"].startswith("Ray: ") and failed["step"] == 8
     assert [one["step"] for one in told(said, "started")] == [0, 5]
-
-
-@pytest.mark.long
-def test_a_drained_node_is_left_with_a_checkpoint(corpus: Path, tmp_path: Path, ray_session: None) -> None:
-    """The only one: training saves at once and goes on; when the node goes, it goes on from there in a new Ray."""
-    import ray
-
-    spec = spec_for(ELECTRA, corpus, 3000, log_every=50, checkpoints={"every": 100_000})
-    run = tmp_path / spec.name
-
-    def preempt() -> None:
-        node, in_a_minute = ray.get_runtime_context().get_node_id(), int((time.time() + 60) * 1000)
-        accepted, why = ray._private.worker.global_worker.gcs_client.drain_node(node, PREEMPTION, "test", in_a_minute)
-        assert accepted, why
-        while not (saved := told(events(run), "saved")) or last_step(run) <= saved[0]["step"]:
-            time.sleep(0.05)
-        kill_own("raylet")
-
-    with when(lambda: last_step(run) >= 50, preempt):
-        said = train(spec, corpus, tmp_path)
-    assert done(run)["step"] == 3000
-    (failed,), (saved, _) = told(said, "failed"), told(said, "saved")
-    assert 0 < saved["step"] < failed["step"] < 3000
-    assert [one["step"] for one in told(said, "started")] == [0, saved["step"]]

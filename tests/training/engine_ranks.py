@@ -6,7 +6,7 @@ One group of processes a world size runs all there is to run at it, because star
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -55,6 +55,7 @@ WITH_DROPOUT = SMALL.model_copy(update={"dropout": 0.1, "attention_dropout": 0.1
 SHARED = ARMS["electra"]  # generator and discriminator have their embeddings in common
 OTHER_ARMS = {"frozen": VARIANTS["electra, frozen"], "one body": VARIANTS["electra, tying all"]}
 MUON = "deepspeed.runtime.zero.muon.muon_optimizer"  # what DeepSpeed imports when a ZeRO engine is made
+Work = Callable[[Path, Path, int, int], None]
 WORDS = "embeddings.word.weight"
 
 
@@ -269,7 +270,7 @@ def at_two(found: dict[str, Any], corpus: Path, rank: int) -> None:
     found["word gradient"] = word_gradient(Run(corpus, ENGINES["zero3"], rank, 2, accumulation=4))
 
 
-def join(rank: int, world: int, corpus: Path, folder: Path) -> None:
+def join(rank: int, world: int, corpus: Path, folder: Path, work: Work) -> None:
     """A process of a group."""
     os.environ["LOCAL_RANK"] = str(rank)
     torch.set_num_threads(1)
@@ -280,13 +281,13 @@ def join(rank: int, world: int, corpus: Path, folder: Path) -> None:
         world_size=world,
         timeout=timedelta(seconds=120),
     )
-    measure(corpus, folder, rank, world)
+    work(corpus, folder, rank, world)
     dist.destroy_process_group()
 
 
-def run_group(world: int, corpus: Path, folder: Path) -> None:
-    """Start a group of processes and wait for its end. They are forked from one that has imported everything, which
+def run_group(world: int, corpus: Path, folder: Path, work: Work = measure) -> None:
+    """Start a group of processes that do this work and wait for its end. They are forked from one that has imported everything, which
     takes longer than all that is run here; it is no fork of this one, whose threads and process group stay its own."""
     multiprocessing.get_context("forkserver").set_forkserver_preload([__name__, "deepspeed", MUON])
     with patch.dict(os.environ, {"DS_ACCELERATOR": "cpu", "PYTHONPATH": str(ROOT)}):
-        multiprocessing.start_processes(join, (world, corpus, folder), nprocs=world, start_method="forkserver")
+        multiprocessing.start_processes(join, (world, corpus, folder, work), nprocs=world, start_method="forkserver")

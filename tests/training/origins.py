@@ -20,7 +20,7 @@ from training.loop import train
 from training.network import Network
 from training.objectives import Objective, build
 from training.run import plan_runs
-from training.settings import RunSpec, TrainingConfig
+from training.settings import CheckpointConfig, RunSpec, TrainingConfig
 from training.sizes import EncoderConfig, ModelConfig
 
 RATE = 2e-3
@@ -31,7 +31,8 @@ ELECTRA = ElectraArm(learning_rate=RATE, generator=GENERATOR)
 
 def plan(arm: ArmConfig, corpus: Path, model: ModelConfig = MODEL, seed: int = 0, **options: object) -> list[RunSpec]:
     length = {"steps": 4} if options.keys().isdisjoint({"steps", "budget"}) else {}
-    training = TrainingConfig(global_batch=12, micro_batch=12, log_every=2, eval_rows=12, checkpoints={"every": 2, "keep_last": 99})
+    checkpoints = CheckpointConfig(every=2, keep_last=99)
+    training = TrainingConfig(global_batch=12, micro_batch=12, log_every=2, eval_rows=12, checkpoints=checkpoints)
     known = {"training": training, "manifest": load(corpus), "corpus_dir": corpus, **length, **options}
     return plan_runs(arm=arm, model=model, seed=seed, **known)  # type: ignore[arg-type]
 

@@ -12,7 +12,7 @@ from data_prep import tokenizer as tokenizers
 from data_prep.errors import ConfigError
 from data_prep.tokenizer import Tokenizer
 from training.encoder import Embeddings, Encoder
-from training.finetune import Answered, Backbone, FineTuned, finetune, predictions
+from training.finetune import Answered, Backbone, Classifier, FineTuned, finetune, predictions
 from training.protocol import Protocol
 from training.settings import Compute
 from training.sizes import EncoderConfig
@@ -162,6 +162,26 @@ def test_first_position_equals_the_whole_encoder(tokenizer: Tokenizer, changes: 
         first = encoder(x_BLE, batch["fragment"], first=True)[:, 0]
     torch.testing.assert_close(first, expected, atol=2e-6, rtol=1e-5)
     assert expected.shape == (6, config.hidden_size)
+
+
+def test_the_head_is_one_linear_layer_on_the_first_position(tokenizer: Tokenizer) -> None:
+    """The paper's: no dense layer and no GELU between (transformers' ElectraClassificationHead has both)."""
+    body = backbone()
+    torch.manual_seed(0)
+    model = Classifier(body, 3, Protocol()).eval()
+    bodies = {id(parameter) for module in body[1:] for parameter in module.parameters()}
+    own = {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in bodies}
+    assert {name: tuple(parameter.shape) for name, parameter in own.items()} == {
+        "head.weight": (3, 32),
+        "head.bias": (3,),
+    }
+    batch = encode(learnable(6, 0), tokenizer, 32).batch(np.arange(6), CPU)
+    with torch.no_grad():
+        h_BLD = body[2](body[1](batch["ids"], batch["positions"], batch["types"]), batch["fragment"])
+        expected = h_BLD[:, 0].double() @ own["head.weight"].double().T + own["head.bias"].double()
+        torch.testing.assert_close(model(batch).double(), expected, atol=1e-6, rtol=1e-4)
+        trained = model.train()(batch)
+    assert not torch.allclose(trained.double(), expected, atol=1e-4)  # dropout
 
 
 def test_ascending_batches_hold_every_index_once_within_their_tokens() -> None:
@@ -374,7 +394,7 @@ def test_the_papers_protocol_trains_on_a_value_task(tokenizer: Tokenizer) -> Non
     protocol = Protocol.model_validate({"name": "electra_paper", "size": "small"}).model_copy(
         update={"max_length": 32, "learning_rate": 2e-3, "layer_decay": 1.0}
     )
-    data = values_of(valued(240, 0), valued(100, 1))
+    data = values_of(valued(180, 0), valued(100, 1))
     (dev,) = finetune(backbone(), data, task=VALUES, tokenizer=tokenizer, protocol=protocol, seed=0, device=CPU).sides
     assert dev.metrics["pearson"] > 0.9
     assert float(np.abs(dev.prediction - dev.label).mean()) < 0.5

@@ -223,7 +223,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(arm: ArmConfig, corpus: Path, t
     """The warm-up's first rate is 0; the second update spoils the weights, so that the ten steps after it are skipped,
     and no checkpoint is from before."""
     wild = arm.model_copy(update={"learning_rate": 1e30})
-    with pytest.raises(DivergedError, match="at step 12 10 steps in a row .* not finite, and there is no earlier"):
+    with pytest.raises(DivergedError, match=r"at step 12 10 steps in a row .* not finite, and there is no earlier"):
         train(spec_for(wild, corpus, steps=12), corpus, tmp_path, CPU)
     assert not (tmp_path / "done.json").exists()
 

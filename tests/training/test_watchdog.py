@@ -146,6 +146,27 @@ def test_a_run_that_was_paused_goes_on(tmp_path: Path) -> None:
     assert events(tmp_path) == []
 
 
+def test_a_debugger_may_take_its_time(tmp_path: Path) -> None:
+    """A person stands at the prompt of pdb for two seconds, of which 0.8 are allowed, and goes on."""
+    stops = """
+import pdb, time
+time.sleep = lambda seconds: pdb.Pdb(skip=["threading", "training.*"]).set_trace()
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", stops + ALONE, str(tmp_path), "0", "20", "0.8"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "waits\n"
+    time.sleep(2.0)
+    _, stderr = process.communicate("c\n", timeout=20)
+    assert process.returncode == 0, stderr
+    assert events(tmp_path) == []
+
+
 def test_the_first_step_has_its_own_time_and_so_has_the_first_after_going_back(tmp_path: Path) -> None:
     watchdog = Watchdog(tmp_path, 0, 1, CONFIG)
     warm = []
