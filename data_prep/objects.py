@@ -210,6 +210,8 @@ class ObjectFolder(Folder):
             store.delete_file(path)
 
     def move(self, name: str, to: str) -> None:
+        if self.size(name) is None:
+            raise FileNotFoundError(f"{self.sub(name)} does not exist.")
         (store, path), (_, target) = self._at(name), self._at(to)
         store.move(path, target)
 

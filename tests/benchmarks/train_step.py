@@ -32,9 +32,9 @@ ARM = ElectraArm(learning_rate=5e-4)
 Step = Callable[[], Any]
 
 
-def prepared(objective: Objective, rows: int = ROWS) -> HostBatch:
+def prepared(objective: Objective, rows: int = ROWS, vocab: int = VOCAB) -> HostBatch:
     """A batch of full rows, of a pair of segments each."""
-    stored = np.random.default_rng(0).integers(1000, VOCAB, (rows, LENGTH))
+    stored = np.random.default_rng(0).integers(1000, vocab, (rows, LENGTH))
     stored[:, 0], stored[:, LENGTH // 2], stored[:, -1] = SPECIAL.cls, SPECIAL.sep, SPECIAL.sep
     index = np.arange(rows)
     return objective.prepare(RowBatch(stored, structure(stored, SPECIAL), RowKeys(0, index * 0, index), _no_partners))

@@ -4,6 +4,7 @@ Needs root and iproute2. A `ray start` of each node is a process of this test's;
 ended one by one, and `ray stop`, which would end every Ray of the machine, is not used.
 """
 
+import ast
 import contextlib
 import os
 import shutil
@@ -15,9 +16,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 PORT = 6399
 HEAD, OTHER = "10.99.7.1", "10.99.7.2"
+PREEMPTION = 2  # of Ray's DrainNodeReason
 CABLE = "cable0"  # alike in both namespaces, so that gloo finds it by one name
 # A head that takes two seconds, not a minute, to believe that a node is gone
 _ENVIRONMENT = {
@@ -27,6 +30,7 @@ _ENVIRONMENT = {
     "RAY_health_check_timeout_ms": "500",
     "RAY_health_check_failure_threshold": "4",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",  # nobody else is in there
 }
 
 
@@ -59,6 +63,10 @@ class Nodes:
     def address(self) -> str:
         return f"{HEAD}:{PORT}"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, **_ENVIRONMENT}
+
     def lay(self) -> None:
         for name in (self.first, self.second):
             _ip("netns", "add", name)
@@ -80,10 +88,45 @@ class Nodes:
     def mend(self) -> None:
         _ip("-n", self.second, "link", "set", CABLE, "up")
 
+    def kill(self, which: int) -> None:
+        """A `ray start`, and every process under it, by the order in which they were started."""
+        import psutil
+
+        parent = psutil.Process(self.processes[which].pid)
+        for one in [parent, *parent.children(recursive=True)]:
+            one.kill()
+        self.processes[which].wait()
+
+    def drain(self) -> None:
+        """Announce that the second node is preempted in a minute."""
+        (answer,) = self._ask(
+            f"client.drain_node(one.node_id.hex(), {PREEMPTION}, 'test', int((time.time() + 60) * 1000))[0] "
+            f"for one in nodes if one.node_manager_address == {OTHER!r} and one.state == 0"
+        )
+        assert answer is True
+
+    def alive(self) -> int:
+        """How many nodes Ray counts."""
+        return len(self._ask("1 for one in nodes if one.state == 0"))
+
+    def _ask(self, what: str) -> list[Any]:
+        """A comprehension over Ray's `nodes`, by a process inside; empty while there is no head."""
+        program = (
+            "import time\n"
+            "from ray._raylet import GcsClient\n"
+            f"client = GcsClient(address={self.address!r})\n"
+            "nodes = client.get_all_node_info(timeout=5).values()\n"
+            f"print([{what}])\n"
+        )
+        inside = ["ip", "netns", "exec", self.first, sys.executable, "-c", program]
+        done = subprocess.run(inside, env=self.environment, capture_output=True, text=True, check=False)
+        found: list[Any] = ast.literal_eval(done.stdout.strip() or "[]")
+        return found
+
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         """A program beside the head."""
         inside = ["ip", "netns", "exec", self.first, *command]
-        self.processes.append(subprocess.Popen(inside, env={**os.environ, **_ENVIRONMENT, **environment}))
+        self.processes.append(subprocess.Popen(inside, env={**self.environment, **environment}))
         return self.processes[-1]
 
     def _ray(self, namespace: str, *options: str) -> None:
@@ -92,7 +135,7 @@ class Nodes:
         size = ["--num-cpus=1", "--object-store-memory=80000000", "--disable-usage-stats", "--block"]
         command = ["ip", "netns", "exec", namespace, ray, "start", *options, *place, *size]
         log = open(self.folder / f"{namespace}.log", "ab")  # noqa: SIM115 (the process writes to it)
-        environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.getcwd()}
+        environment = {**self.environment, "PYTHONPATH": os.getcwd()}
         self.processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
         log.close()
 

@@ -1,10 +1,12 @@
 """Folders and inputs in an object store behave as those on a disk do, and addresses are read as they are written."""
 
 import hashlib
+import io
 import pickle
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +57,57 @@ def test_names_are_sorted_relative_and_below_the_prefix(place: Folder) -> None:
     place.delete("train/00000-000.tar")
     place.delete("train/00000-000.tar")  # twice is no error
     assert place.names("train") == ["train/00001-000.tar"]
+
+
+def test_files_are_moved_and_folders_removed(place: Folder) -> None:
+    for name in ("a/x", "a/b/y", "ab/z"):
+        place.write_bytes(name, name.encode())
+    place.move("a/x", "c/d/x")
+    assert place.names() == ["a/b/y", "ab/z", "c/d/x"] and place.read_bytes("c/d/x") == b"a/x"
+    place.move("ab/z", "c/d/x")  # in its place
+    assert place.read_bytes("c/d/x") == b"ab/z"
+    with pytest.raises(FileNotFoundError):
+        place.move("nothing", "e")
+    below = place.sub("c").sub("d")
+    assert (below.names(), str(below)) == (["x"], f"{place}/c/d")
+    place.remove("a")
+    place.remove("a")  # twice is no error
+    below.remove("")
+    assert place.names() == []
+
+
+def test_an_object_is_read_as_a_file_is(place: Folder) -> None:
+    data = bytes(range(256)) * 1000
+    place.write_bytes("x", data)
+    with place.open("x") as file:
+        buffer = bytearray(100_000)
+        assert file.seek(-10, 2) == len(data) - 10 and file.read() == data[-10:]
+        assert (file.seek(7), file.readinto(buffer), bytes(buffer)) == (7, 100_000, data[7:100_007])
+        assert (file.tell(), file.seek(5, 1), file.read(3)) == (100_007, 100_012, data[100_012:100_015])
+        assert file.read() == data[100_015:] and file.read() == b""
+
+
+def test_the_options_of_an_address_stay_at_its_end() -> None:
+    place = storage.folder("s3://bucket/a?endpoint_override=localhost:1&scheme=http")
+    assert str(place.sub("b").sub("c")) == "s3://bucket/a/b/c?endpoint_override=localhost:1&scheme=http"
+
+
+def test_a_read_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a store that is too busy; in the end its error is told."""
+    monkeypatch.setattr(objects, "_PAUSE", 0.0)
+    refusals = iter([1, 0, 1, 1, 1, 0, 1, 1, 1, 1])
+
+    class Busy(io.BytesIO):
+        def readinto(self, buffer: Any) -> int:
+            if next(refusals):
+                self.seek(3)  # wherever it has come to
+                raise OSError("503")
+            return super().readinto(buffer)
+
+    reader = objects._PatientReader(Busy(b"0123456789"))
+    assert (reader.read(4), reader.read(4)) == (b"0123", b"4567")
+    with pytest.raises(OSError, match="503"):
+        reader.read(1)
 
 
 def test_json_and_hashes(place: Folder) -> None:

@@ -286,8 +286,9 @@ def join(rank: int, world: int, corpus: Path, folder: Path, work: Work) -> None:
 
 
 def run_group(world: int, corpus: Path, folder: Path, work: Work = measure) -> None:
-    """Start a group of processes that do this work and wait for its end. They are forked from one that has imported everything, which
-    takes longer than all that is run here; it is no fork of this one, whose threads and process group stay its own."""
+    """Start a group of processes that do this work and wait for its end. They are forked from one that has imported
+    everything, which takes longer than all that is run here; it is no fork of this one, whose threads and process group
+    stay its own."""
     multiprocessing.get_context("forkserver").set_forkserver_preload([__name__, "deepspeed", MUON])
     with patch.dict(os.environ, {"DS_ACCELERATOR": "cpu", "PYTHONPATH": str(ROOT)}):
         multiprocessing.start_processes(join, (world, corpus, folder, work), nprocs=world, start_method="forkserver")

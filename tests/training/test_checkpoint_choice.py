@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.errors import CheckpointError
+from data_prep.errors import CheckpointError, PreflightError
+from data_prep.storage import LocalFolder
 from tests.training.saved import at, engine, fill, local, saver, take, values
 from training import checkpoints
 
@@ -135,6 +136,32 @@ def test_a_run_that_was_killed_in_its_first_saving_begins_anew(tmp_path: Path) -
     found, passed_over = checkpoints.choose(local(tmp_path))
     assert found is None and len(passed_over) == 1 and "holds no manifest.json" in passed_over[0]
     assert [path.name for path in folder.iterdir()] == ["part-00000.safetensors"]
+
+
+def test_a_store_that_does_not_answer_says_nothing_of_its_checkpoints(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rather than begin anew, or from an older one; an error of the disk itself is one of that checkpoint."""
+    monkeypatch.setattr(LocalFolder, "sha256", refuse(OSError("AWS Error SLOW_DOWN")))
+    with pytest.raises(
+        PreflightError, match=r"cannot be read \(AWS Error SLOW_DOWN\); try again when the store"
+    ):
+        checkpoints.choose(local(run_dir))
+    monkeypatch.setattr(LocalFolder, "sha256", refuse(OSError(5, "Input/output error")))
+    with pytest.raises(
+        CheckpointError, match=r"no valid .*part-00000\.safetensors cannot be read \(Input/output"
+    ):
+        checkpoints.choose(local(run_dir))
+    monkeypatch.setattr(LocalFolder, "sizes", refuse(OSError("AWS Error SLOW_DOWN")))
+    with pytest.raises(PreflightError, match="try again when the store answers"):
+        checkpoints.choose(local(run_dir))
+
+
+def refuse(error: OSError) -> Callable[..., str]:
+    def act(*arguments: object) -> str:
+        raise error
+
+    return act
 
 
 def test_a_rollback_chooses_among_earlier_ones(run_dir: Path) -> None:
