@@ -103,7 +103,9 @@ class Loader:
         found = [counts(batch) for batch in batches]
         totals = {name: sum(c[name] for c in found) for name in found[0]}
         squares = sum(int((fragment_lengths(batch["fragment"]) ** 2).sum()) for batch in batches)
-        flops = Counts(tokens=totals["real"], squares=squares, masked=totals["masked"], pairs=totals.get("pairs", 0))
+        # rows that hold a pair, as the manifest counts them for the plan: those without a partner weigh nothing
+        pairs = sum(int(batch["types"].any(axis=1).sum()) for batch in batches) if "pairs" in totals else 0
+        flops = Counts(tokens=totals["real"], squares=squares, masked=totals["masked"], pairs=pairs)
         return StepBatches(batches, totals, flops, rows)
 
     def _prepare(self, epochs: Int, rows: Int) -> HostBatch:

@@ -3,8 +3,10 @@
 A coin keyed by (seed, epoch, row) decides whether the second segment of a `segments` row is exchanged for the second
 segment of another row of the shard. The partner is drawn among the rows whose second segment has the same length and
 whose row is full or not full alike: nothing is cut or padded, so lengths, counts, shapes and the padding of a row never
-move, and neither a length nor a broken end gives the label away. (Cutting to fit did: 72 % from the surface alone.) A
-row whose length occurs once in its shard keeps its segment; rows without a second segment weigh 0.
+move, and neither a length nor a broken end gives the label away. (Cutting to fit did: 72 % from the surface alone.)
+Rows without a second segment weigh 0, and so do rows that no other could be exchanged with, whatever their coin: with
+the one answer they can have they would shift the share of exchanged rows, the more the smaller the shard, and their
+length would give it away.
 
 Not done: a guard against a partner from the same document (shards hold thousands of rows, so this is rare).
 """
@@ -63,14 +65,16 @@ class PairIndex:
 def exchange_second_segments(
     rows_BL: Int, shape: RowStructure, keys: RowKeys, partners: Partners
 ) -> tuple[Int, Int, NDArray[np.float32]]:
-    """Rows with some second segments exchanged `[B, L]`, labels `[B]` (1: exchanged), weights `[B]` (1: has a pair)."""
+    """Rows with some second segments exchanged `[B, L]`, labels `[B]` (1: exchanged), weights `[B]` (1: has a pair that
+    could be exchanged)."""
     start, length = second_segments(shape)
     counter = keys.counter()
     coin = uniforms(key("next-sentence", keys.seed), counter, 1)[:, 0] < 0.5
     other_BL, other_start, found = partners(bits(key("next-sentence-partner", keys.seed), counter, 1)[:, 0])
-    exchanged = coin & found & (length > 0)
+    could_be = found & (length > 0)
+    exchanged = coin & could_be
     offset_BL = np.arange(rows_BL.shape[1])[None, :] - start[:, None]
     inside_BL = exchanged[:, None] & (offset_BL >= 0) & (offset_BL < length[:, None])
     source_BL = np.where(inside_BL, other_start[:, None] + offset_BL, 0)
     mixed_BL = np.where(inside_BL, np.take_along_axis(other_BL, source_BL, axis=1), rows_BL)
-    return mixed_BL, exchanged.astype(np.int64), (length > 0).astype(np.float32)
+    return mixed_BL, exchanged.astype(np.int64), could_be.astype(np.float32)

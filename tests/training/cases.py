@@ -117,11 +117,11 @@ def prepared(
     model: EncoderConfig = ENCODER,
     compute: Compute | None = None,
 ) -> Prepared:
-    """A freshly initialised objective and a batch of synthetic rows, whose keys are their places."""
+    """A freshly initialised objective and a batch: the first rows of a synthetic shard, whose keys are their places."""
     torch.manual_seed(0)
     objective = build(arm, model, special, seq_len=SEQ_LEN, packed=packed, compute=compute)
-    rows = with_ids(make_rows(count, seed=11, packed=packed, separators=separators), special)
-    index = np.arange(count)
+    shard = with_ids(make_rows(100, seed=11, packed=packed, separators=separators), special)  # holds partners for pairs
+    rows, index = shard[:count], np.arange(count)
     keys = RowKeys(1, index * 0, index)
-    host = objective.prepare(RowBatch(rows, structure(rows, special), keys, partners_within(rows, special)))
+    host = objective.prepare(RowBatch(rows, structure(rows, special), keys, partners_within(shard, special, index)))
     return Prepared(arm, objective, host, special)

@@ -132,7 +132,7 @@ def _masked(arm: ArmConfig, network: PlainNetwork, fragment: Fragment, host: Hos
         probabilities = softmax(network.words(h[slot.place]))
         found.add("mlm", -probabilities[slot.label].log())
         found.measured["mlm_hits"] += probabilities.argmax() == slot.label
-    if isinstance(arm, BertArm) and 1 in fragment.types:
+    if isinstance(arm, BertArm) and host["pair_weights"][fragment.row]:
         found.measured["pairs"] += 1
         pooled = torch.tanh(network.linear("heads.nsp.pooler", h[0]))
         label = int(host["pair_labels"][fragment.row])

@@ -47,10 +47,21 @@ def test_rows_without_a_pair_weigh_nothing_and_stay() -> None:
     assert (mixed == rows).all() and not labels.any() and not weights.any()
 
 
-def test_a_length_that_occurs_once_is_not_exchanged() -> None:
+def test_a_length_that_occurs_once_is_not_exchanged_and_weighs_nothing() -> None:
     rows = np.array([pair([10], [20] * n) for n in range(1, 9)])
     mixed, labels, weights = exchange(rows)
-    assert (mixed == rows).all() and not labels.any() and weights.all()
+    assert (mixed == rows).all() and not labels.any() and not weights.any()
+
+
+def test_half_of_what_weighs_is_exchanged_where_many_rows_have_no_partner() -> None:
+    """As held out, where shards are small: every second row is alone with its length."""
+    common = [pair([10], [20 + i % 50, 30], width=210) for i in range(200)]
+    alone = [pair([11], [40] * n, width=210) for n in range(3, 203)]
+    rows = np.array(common + alone)
+    shares = [exchange(rows, epoch)[1:] for epoch in range(10)]
+    labels, weights = (np.stack(parts) for parts in zip(*shares, strict=True))
+    assert weights[:, :200].all() and not weights[:, 200:].any()
+    assert binomtest(int(labels[weights > 0].sum()), 2000, 0.5).pvalue > 1e-3
 
 
 def test_half_of_the_pairs_are_exchanged_and_nothing_else_moves() -> None:
