@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,13 +36,14 @@ from training.faults import Faults
 from training.figures import Figures
 from training.loader import Loader, StepBatches
 from training.meter import Meter
-from training.metrics import MetricWriter
+from training.metrics import MetricWriter, read_metrics
 from training.objectives import Objective, to_device
 from training.optimizer import learning_rate
 from training.profile import WARMUP, profiled
 from training.ranks import on_rank_zero
 from training.requests import Inbox
-from training.rollback import Rollback, past_rollbacks
+from training.rollback import Rollback, in_a_row, is_left_behind, past_rollbacks, recorded
+from training.run_folder import Journal
 from training.saving import Saving
 from training.settings import RunSpec
 from training.stability import OffTheRoadError, Stability
@@ -82,15 +84,23 @@ class Attempt:
         self.engine = build_engine(
             objective, identity.optimizer, placement, accumulation=self.loader.accumulation, device=self.device
         )
+        self.progress = Progress()
+        self.journal, self.group = Journal(self.run_dir), around.control.group
         self.figures = Figures(
-            spec, self.engine, self.loader, heldout_loader, heldout.n_rows, self.run_dir, self.device
+            spec, self.engine, self.loader, heldout_loader, heldout.n_rows, self.journal, self.device, self.group
         )
         self.faults = Faults(placement.faults, self.run_dir, self.rank)
         self.saving = Saving(
-            spec, self.engine, manifest, around.store, self.run_dir, around.control, self.faults.while_saving
+            spec,
+            self.engine,
+            manifest,
+            around.store,
+            self.journal,
+            around.control,
+            while_writing=self.faults.while_saving,
+            waiting=lambda: around.watchdog.progress("save", self.progress.step),
         )
-        self.stability = Stability(placement.stability)
-        self.progress = Progress()
+        self.stability = Stability(placement.stability, placement.log_every)
         self._skipped_before = 0
         self._reason: str | None = None  # of what this rank was asked
 
@@ -112,7 +122,9 @@ class Attempt:
         """Go on from this progress with what the engine holds."""
         self.progress = progress
         self._skipped_before = progress.skipped - self.engine.skipped_steps()
-        self.stability = Stability(self.spec.placement.stability, progress.skipped)
+        placement = self.spec.placement
+        self.stability = Stability(placement.stability, placement.log_every, progress.skipped)
+        self.stability.recall(on_rank_zero(lambda: _losses(self.run_dir, progress.step), self.group))
 
     def restore(self, found: Checkpoint) -> None:
         """Load a checkpoint that was chosen and have it proved; where a rollback came back to it before, the rows that
@@ -120,9 +132,13 @@ class Attempt:
         self.around.watchdog.progress("restore", found.progress.step)
         checkpoints.restore(self.engine, found)
         progress = found.progress
-        checkpoints.prove(self.engine, found, self._next_rows(progress.position), group=self.around.control.group)
-        self.begin(on_rank_zero(lambda: past_rollbacks(self.run_dir, progress)))
+        checkpoints.prove(self.engine, found, self._next_rows(progress.position), group=self.group)
+        self.begin(past_rollbacks(progress, self._rollbacks()))
+        self.saving.resumed_from(progress.step)
         self.faults.after_restore(progress.step)
+
+    def _rollbacks(self) -> list[Rollback]:
+        return on_rank_zero(lambda: recorded(run_folder.events(self.run_dir)), self.group)
 
     def spent_before(self, flops: float) -> None:
         """Model FLOPs that all attempts before have spent; never less than what the checkpoint says."""
@@ -138,7 +154,9 @@ class Attempt:
     def train(self, profile: int) -> None:
         """Steps to the end, then the final checkpoint and `done.json`."""
         remaining = self.spec.steps - self.progress.step
-        if profile and 0 < remaining < profile + WARMUP:
+        if profile and self.progress.step > 0 and remaining < profile + WARMUP:
+            profile = 0  # of a resumption there may be little left
+        if profile and remaining < profile + WARMUP:
             raise ConfigError(
                 f"{self.spec.name}: {profile} steps are traced after {WARMUP} others, and it has {remaining} left; ask "
                 "for fewer with --profile"
@@ -154,9 +172,10 @@ class Attempt:
                     self.progress, _ = self.figures.count(self.progress, meter)  # spent since the last metric line
                     self._roll_back(trouble)
                     meter, profile = Meter(self.engine.objective, self.device, clock), 0
+        self.around.watchdog.progress("finish", self.progress.step)
         if self.figures.heldout is None:  # killed between the last checkpoint and the record
             self.progress, _ = self.figures.evaluate(self.progress)
-        on_rank_zero(self._finish)
+        on_rank_zero(self._finish, self.group)
 
     @contextmanager
     def _writer(self) -> Iterator[MetricWriter | None]:
@@ -176,7 +195,7 @@ class Attempt:
             parameters=self.engine.parameter_count,
             device=self.device,
         )
-        run_folder.append_events(self.run_dir, [{"event": "finished", "step": self.progress.step}])
+        self.journal.append({"event": "finished", "step": self.progress.step})
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -224,20 +243,18 @@ class Attempt:
         )
 
     def _between_steps(self) -> str:
-        """What ranks tell each other after every step; returns what any of them was asked. A saving is settled when all
-        ranks have written; the engine's skipped steps are judged."""
+        """What ranks tell each other after every step; returns what any of them was asked. A saving that all ranks have
+        written is settled; the engine's skipped steps are judged."""
         step = self.progress.step
         self.around.watchdog.progress("step", step)
         request = self.around.inbox.poll()
-        if request is not None:
+        if request is not None and request[0] == "stop":
             self._reason = request[1]
         said = 0 if request is None else _ASKED.index(request[0])
-        learned = self.around.control.exchange(said, self.saving.said())
-        asked, written = (0, False) if learned is None else (learned[0], self.saving.written(learned[1]))
-        if written:
-            self.saving.settle()
+        learned = self.around.control.exchange(said, *self.saving.said()) or [0, 0, 0]
+        self.saving.learned(learned[1], learned[2], self.stability.well_until)
         self.stability.after_step(step, self.progress.skipped)
-        return _ASKED[asked]
+        return _ASKED[learned[0]]
 
     def _due(self, *intervals: int | None) -> bool:
         """Whether the completed step is a multiple of one of the intervals, or the last."""
@@ -274,34 +291,59 @@ class Attempt:
         """End all ranks alike: the one that was asked says why."""
         reasons: list[str | None] = [None] * self.world_size
         self.around.control.finish()
-        dist.all_gather_object(reasons, self._reason, group=self.around.control.group)
+        dist.all_gather_object(reasons, self._reason, group=self.group)
         why = next((one for one in reasons if one), "asked")
         event = {"event": "stopped", "step": self.progress.step, "reason": why}
-        on_rank_zero(lambda: run_folder.append_events(self.run_dir, [event]))
+        on_rank_zero(lambda: self.journal.append(event), self.group)
         raise StoppedError(
             f"{self.spec.name}: stopped at step {self.progress.step} of {self.spec.steps} ({why}), saved; the same "
             "command again resumes"
         )
 
     def _roll_back(self, trouble: OffTheRoadError) -> None:
-        """Back to the newest verified checkpoint from before the trouble, and past the rows that were read since.
-
-        DivergedError where there is none, or where one was gone back to too often.
-        """
+        """Back to the newest verified checkpoint from before the trouble, and past the rows that were read since; when
+        that did not help, to the one before it. DivergedError where there is none, or where it did not help so often;
+        nothing resumes from what was saved since the trouble, either way."""
         self.saving.settle()
-        lost = self.progress
-        found, _ = checkpoints.choose(self.around.store, group=self.around.control.group, at_most=max(0, trouble.since))
-        if found is None:
-            raise DivergedError(
-                f"{self.spec.name}: at step {lost.step} {trouble}, and there is no earlier checkpoint to go back to; "
-                "lower the arm's learning_rate"
-            )
+        lost, store, where = self.progress, self.around.store, f"{self.spec.name}: at step {self.progress.step}"
+        past = on_rank_zero(lambda: in_a_row(run_folder.events(self.run_dir)), self.group)
+        found = self._before(trouble.since, past)
+        if found is None or len(past) >= self.spec.placement.stability.max_rollbacks:
+            on_rank_zero(lambda: checkpoints.set_aside(store, after=trouble.since), self.group)
+            tried = f", and going back {len(past)} times did not help" if past else ""
+            missing = ", and there is no earlier checkpoint to go back to" if found is None else ""
+            raise DivergedError(f"{where} {trouble}{tried}{missing}; lower the arm's learning_rate")
         rollback = Rollback.between(lost, found.progress, str(trouble))
-        limit = self.spec.placement.stability.max_rollbacks
-        on_rank_zero(lambda: rollback.record(self.run_dir, self.around.store, limit))
+        on_rank_zero(lambda: rollback.record(self.run_dir), self.group)
+        on_rank_zero(lambda: checkpoints.set_aside(store, after=rollback.to_step), self.group)
         self.figures.forget()
         self.restore(found)
         self.spent_before(lost.flops_spent)
+
+    def _before(self, since: int, past: list[Rollback]) -> Checkpoint | None:
+        """The checkpoint to go back to, given what was gone back to for the same trouble."""
+        limits = [since, min(since, *(one.to_step - 1 for one in past))] if past else [since]
+        rollbacks = self._rollbacks()
+        for limit in reversed(limits):
+            found, _ = checkpoints.choose(
+                self.around.store,
+                group=self.group,
+                at_most=limit,
+                left_behind=lambda progress: is_left_behind(progress, rollbacks),
+            )
+            if found is not None:
+                return found
+        return None
+
+
+def _losses(run_dir: Path, step: int) -> list[dict[str, Any]]:
+    """Rank 0: the metric lines of the surviving trajectory up to a step, as far as they hold a loss."""
+    names = ("train/loss",)
+    return [
+        {"step": line["step"], "values": {name: line["values"][name] for name in names if name in line["values"]}}
+        for line in read_metrics(run_dir)
+        if line["step"] <= step
+    ]
 
 
 def torch_seed(*parts: int | str) -> int:

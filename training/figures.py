@@ -4,12 +4,11 @@ All ranks take part in every method and get the same figures.
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from training import record, run_folder
+from training import record
 from training.checkpoints import Progress
 from training.devices import device_name, peak_flops
 from training.engine import Engine
@@ -18,6 +17,7 @@ from training.flops import train_flops
 from training.loader import Loader
 from training.meter import Meter, Window
 from training.ranks import on_rank_zero
+from training.run_folder import Journal
 from training.settings import RunSpec
 
 
@@ -31,10 +31,12 @@ class Figures:
         loader: Loader,
         heldout_loader: Loader,
         heldout_rows: int,
-        run_dir: Path,
+        journal: Journal,
         device: torch.device,
+        group: dist.ProcessGroup | None,
     ) -> None:
-        self._spec, self._engine, self._run_dir, self._device = spec, engine, run_dir, device
+        """`group`: of all ranks, on the host."""
+        self._spec, self._engine, self._journal, self._device, self._group = spec, engine, journal, device, group
         self._heldout_loader, self._heldout_rows = heldout_loader, heldout_rows
         self._rows_a_step = spec.placement.micro_batch * loader.accumulation * dist.get_world_size()
         self.heldout: dict[str, float] | None = None
@@ -84,7 +86,7 @@ class Figures:
         if (before is None) != (reason is None):  # the sentence holds figures, which change every time
             kind = "recovered" if reason is None else "degenerate"
             event = {"event": kind, "step": progress.step, "reason": reason}
-            on_rank_zero(lambda: run_folder.append_events(self._run_dir, [event]))
+            on_rank_zero(lambda: self._journal.append(event), self._group)
         return replace(progress, degenerate=reason)
 
     def _clock(self, progress: Progress, window: Window, rate: float) -> dict[str, float]:

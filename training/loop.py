@@ -10,7 +10,7 @@ The process group exists before and outlives this module. Knows nothing of Ray, 
 are in `training.attempt`.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,11 @@ from training.checkpoints import Checkpoint
 from training.control import Control
 from training.devices import device_name, peak_flops
 from training.heartbeat import read_beats
-from training.metrics import flops_spent, newest_line, next_attempt
+from training.metrics import flops_spent, next_attempt, unlogged_steps
 from training.objectives import Objective, build
 from training.ranks import on_rank_zero
 from training.requests import Inbox
+from training.rollback import Rollback, is_left_behind, recorded
 from training.settings import RunSpec
 from training.watchdog import Watchdog
 
@@ -50,45 +51,68 @@ def train(
     Errors that all ranks can see (a loss that is not finite, a refused identity, rank 0's file work) are raised on all.
     StoppedError: it was asked to stop, and has saved.
     """
-    if on_rank_zero(lambda: run_folder.is_done(run_dir, spec)):
+    if on_rank_zero(lambda: _is_done(run_dir, spec)):
         return
     manifest = load_manifest(corpus)
     if spec.identity.manifest_sha256 != manifest.sha256:
         raise ConfigError(f"{spec.name}: the corpus is not the one this run was planned for; plan the run again")
-    unlogged = on_rank_zero(lambda: _unlogged_steps(run_dir))  # before the first sign of life of this attempt
+    before = on_rank_zero(lambda: _before(spec, run_dir))  # looked up before the first sign of life of this attempt
     rank, world_size = dist.get_rank(), dist.get_world_size()
     with (
         Watchdog(run_dir, rank, world_size, spec.placement.watchdog) as watchdog,
         Control(device) as control,
     ):
         store = checkpoints.store(run_dir, spec.placement.checkpoints)
-        found, passed_over = checkpoints.choose(store, group=control.group)
-        on_rank_zero(lambda: _refuse_changes(spec, run_dir, found))
+        found, passed_over = checkpoints.choose(
+            store, group=control.group, left_behind=lambda progress: is_left_behind(progress, before.rollbacks)
+        )
+        on_rank_zero(lambda: _refuse_changes(spec, run_dir, found), control.group)
         objective = _objective(spec, manifest)
-        on_rank_zero(lambda: _announce(spec, run_dir, store, objective, device, found, passed_over, unlogged))
+        on_rank_zero(
+            lambda: _announce(spec, run_dir, store, objective, device, found, passed_over, before), control.group
+        )
         if found is None:
             events = first_weights.begin(objective, spec, run_dir)
             on_rank_zero(lambda: run_folder.append_events(run_dir, events))
         surroundings = Surroundings(run_dir, store, device, control, watchdog, inbox or Inbox())
         attempt = Attempt(spec, objective, manifest, corpus, surroundings)
         try:
-            _resume(attempt, found, unlogged)
+            _resume(attempt, found, before)
             attempt.train(profile)
         except ElectraError as error:
             if rank == 0 and not isinstance(error, StoppedError):
-                event = {"event": "failed", "step": attempt.progress.step, "reason": str(error)}
-                run_folder.append_events(run_dir, [event])
+                attempt.journal.append({"event": "failed", "step": attempt.progress.step, "reason": str(error)})
             raise
         finally:
             attempt.engine.close()
         dist.barrier()
 
 
-def _unlogged_steps(run_dir: Path) -> int:
-    """Rank 0: steps that the attempt before had done beyond its last metric line, as far as its signs of life tell."""
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What earlier attempts have left on record."""
+
+    spent: float  # model FLOPs, those of steps that no metric line tells of by their mean
+    unlogged: int  # steps
+    rollbacks: list[Rollback]
+
+
+def _is_done(run_dir: Path, spec: RunSpec) -> bool:
+    """Rank 0: whether the run is finished; says so where it was killed just before it could."""
+    if not run_folder.is_done(run_dir, spec):
+        return False
+    if not any(event["event"] == "finished" for event in run_folder.last_events(run_dir)):
+        run_folder.append_events(run_dir, [{"event": "finished", "step": spec.steps}])
+    return True
+
+
+def _before(spec: RunSpec, run_dir: Path) -> _Before:
+    """Rank 0, with the run's folder made."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    line, beat = newest_line(run_dir), read_beats(run_dir).get(0)
-    return 0 if line is None or beat is None else max(0, beat.step - line["step"])
+    beat = read_beats(run_dir).get(0)
+    unlogged = 0 if beat is None else unlogged_steps(run_dir, beat.step)
+    spent = flops_spent(run_dir) + unlogged * spec.flops_per_step
+    return _Before(spent, unlogged, recorded(run_folder.events(run_dir)))
 
 
 def _refuse_changes(spec: RunSpec, run_dir: Path, found: Checkpoint | None) -> None:
@@ -119,7 +143,7 @@ def _announce(
     device: torch.device,
     found: Checkpoint | None,
     passed_over: list[str],
-    unlogged: int,
+    before: _Before,
 ) -> None:
     """Rank 0: events saying from where and on what the attempt starts (without `peak_flops`, which is that of a device,
     there is no MFU), and what changed of the placement. Before the first step of all, the store is tried out."""
@@ -133,25 +157,24 @@ def _announce(
         "device": name,
         "peak_flops": peak_flops(name),
         "passed_over": passed_over,
-        "unlogged": unlogged,  # steps that the attempt before had done beyond its last metric line
+        "unlogged": before.unlogged,  # steps that the attempt before had done beyond what is on record
+        "flops_spent": before.spent,
     }
     if found is None:
         started["preflight"] = checkpoints.preflight(store, objective, spec)
         run_folder.append_events(run_dir, [started])
         return
-    before = found.spec.placement.model_dump(mode="json") | {"world_size": found.manifest["world_size"]}
+    then = found.spec.placement.model_dump(mode="json") | {"world_size": found.manifest["world_size"]}
     now = spec.placement.model_dump(mode="json") | {"world_size": world_size}
-    changed = {key: [before.get(key), now[key]] for key in now if before.get(key) != now[key]}
+    changed = {key: [then.get(key), now[key]] for key in now if then.get(key) != now[key]}
     run_folder.append_events(run_dir, [started, *([{"event": "placement", "changed": changed}] if changed else [])])
 
 
-def _resume(attempt: Attempt, found: Checkpoint | None, unlogged: int) -> None:
+def _resume(attempt: Attempt, found: Checkpoint | None, before: _Before) -> None:
     """Continue from a verified checkpoint; without one, from where the run that this one continues has ended."""
-    spec, run_dir = attempt.spec, attempt.around.run_dir
     if found is None:
-        begun = first_weights.inherited(spec, run_dir)
-        attempt.begin(replace(begun, position=spec.identity.start_position))
+        begun = first_weights.inherited(attempt.spec, attempt.run_dir)
+        attempt.begin(replace(begun, position=attempt.spec.identity.start_position))
     else:
         attempt.restore(found)
-    spent = on_rank_zero(lambda: flops_spent(run_dir))
-    attempt.spent_before(spent + unlogged * spec.flops_per_step if spent else spent)
+    attempt.spent_before(before.spent)

@@ -5,6 +5,7 @@ at a time. Each line says at which step its attempt resumed: readers drop what e
 trajectory is lost) and a torn last line, so a killed run needs no repair. Nothing here talks to a tracking server.
 """
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -12,19 +13,22 @@ from types import TracebackType
 from typing import Any
 
 from data_prep.errors import DataError
+from training.run_folder import events, write_whole
 
 _TAIL_BYTES = 1 << 16  # many lines; one line is a kilobyte
 
 
 class MetricWriter:
-    """Appends lines of one attempt; use as a context manager."""
+    """Appends lines of one attempt; use as a context manager. A line that cannot be written, as on a full disk, is kept
+    and tried again with the next."""
 
     def __init__(self, run_dir: Path, resumed_at: int = 0) -> None:
         self._resumed_at = resumed_at
         self.attempt = next_attempt(run_dir)
         folder = run_dir / "metrics"
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = open(folder / f"A-{self.attempt:05d}.jsonl", "x", encoding="utf-8")  # noqa: SIM115
+        self._file = open(folder / f"A-{self.attempt:05d}.jsonl", "xb", buffering=0)  # noqa: SIM115
+        self._pending = b""
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Append the values of a completed step."""
@@ -35,8 +39,13 @@ class MetricWriter:
             "time": time.time(),
             "values": values,
         }
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        self._pending += json.dumps(line).encode() + b"\n"
+        self._flush()
+
+    def _flush(self) -> None:
+        with contextlib.suppress(OSError):
+            write_whole(self._file, self._pending, self._file.tell())
+            self._pending = b""
 
     def __enter__(self) -> "MetricWriter":
         return self
@@ -44,6 +53,7 @@ class MetricWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._flush()
         self._file.close()
 
 
@@ -81,9 +91,21 @@ def newest_line(run_dir: Path) -> dict[str, Any] | None:
 
 
 def flops_spent(run_dir: Path) -> float:
-    """Model FLOPs spent by all attempts so far as far as they were logged, 0 before the first line. The figure only
+    """Model FLOPs spent by all attempts so far, as far as lines and events tell; 0 before the first. The figure only
     grows, from one attempt to the next, so what a lost attempt repeated is not forgotten."""
-    return max((line["values"].get("flops_spent", 0.0) for line in all_lines(run_dir)), default=0.0)
+    lines = (line["values"].get("flops_spent", 0.0) for line in all_lines(run_dir))
+    return max((*lines, *(event.get("flops_spent", 0.0) for event in events(run_dir))), default=0.0)
+
+
+def unlogged_steps(run_dir: Path, step: int) -> int:
+    """Steps that the attempt before has done by `step`, as its signs of life say, beyond the last that is on record: a
+    metric line, its beginning, or where it went back to."""
+    where = {"started": "step", "rollback": "to_step"}
+    records = [(one["time"], one[where[one["event"]]]) for one in events(run_dir) if one["event"] in where]
+    line = next(reversed(all_lines(run_dir)), None)
+    if line is not None:
+        records.append((line["time"], line["step"]))
+    return max(0, step - max(records)[1]) if records else 0
 
 
 def _segments(run_dir: Path) -> list[Path]:

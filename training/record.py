@@ -66,6 +66,9 @@ def write_done_record(
         "step_seconds": progress.step_seconds,  # of the surviving trajectory; neither of the two
         "skipped_steps": progress.skipped,
         "rollbacks": progress.rollbacks,
+        "start_position": spec.identity.start_position,
+        "position": progress.position,
+        "skipped": [list(one) for one in progress.skipped_rows],  # positions that rollbacks led past, from and to
         "rows_skipped": progress.rows_skipped,
         "attempts": sum(event["event"] == "started" for event in run_folder.events(run_dir)),
         "checkpoint": f"step-{progress.step:08d}",

@@ -2,14 +2,17 @@
 
 `run.json` says what is trained and is written before the first step; `done.json` says what came of it, is written last
 (`training.record`), and makes a run finished. Events are appended, one JSON object a line with its time. A killed
-process can tear a line of events: the next attempt begins a new one, and readers skip what does not parse. Only rank 0
-writes. Torch-free, so that planning and the console read here too.
+process can tear a line of events: the next attempt begins a new one, and readers skip what does not parse. Rank 0
+writes, and so do, rarely, the driver (`failed`), a rank that notices a hang and one that injects a fault. Torch-free,
+so that planning and the console read here too.
 """
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Iterable, Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +84,11 @@ def refuse_changes(run_dir: Path, before: Mapping[str, Any], spec: RunSpec) -> N
             "restore that folder, name that checkpoint itself in init_from, or choose another --out"
         )
     if changed:
+        config = spec.placement.checkpoints
+        store_too = "" if config.to is None else f" and {store(run_dir, config)}"
         raise ConfigError(
-            f"{run_dir}: was trained with another {', '.join(changed)}; choose another --out, or remove this folder"
+            f"{run_dir}: was trained with another {', '.join(changed)}; choose another --out"
+            f"{' and training.checkpoints.to' * (config.to is not None)}, or remove this folder{store_too}"
         )
 
 
@@ -92,18 +98,50 @@ def _named(init: Mapping[str, list[str]]) -> str:
     return ", ".join(f"{name[:12]}…{''.join(name.partition('@')[1:])}" for name in names) or "nothing"
 
 
-def append_events(run_dir: Path, events: Iterable[dict[str, Any]]) -> None:
-    """Append `{"time": …, "event": …, …}` lines."""
-    append_lines(run_dir / EVENTS, ({"time": time.time(), **event} for event in events))
+def append_events(run_dir: Path, events: Iterable[dict[str, Any]], *, durable: bool = False) -> None:
+    """Append `{"time": …, "event": …, …}` lines; `durable`: they are on the disk when this returns."""
+    append_lines(run_dir / EVENTS, ({"time": time.time(), **event} for event in events), durable=durable)
 
 
-def append_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    """Append JSON lines, after a line break where a killed process has torn the last one."""
-    with open(path, "ab+") as file:
+def append_lines(path: Path, records: Iterable[dict[str, Any]], *, durable: bool = False) -> None:
+    """Append JSON lines, after a line break where a killed process has torn the last one: all of them, or none and the
+    system's OSError."""
+    data = b"".join(json.dumps(record).encode() + b"\n" for record in records)
+    with open(path, "ab+", buffering=0) as file:
         end = file.seek(0, 2)
         file.seek(max(0, end - 1))
         torn = file.read(1) not in (b"", b"\n")
-        file.write(b"\n" * torn + b"".join(json.dumps(record).encode() + b"\n" for record in records))
+        write_whole(file, b"\n" * torn + data, end)
+        if durable:
+            os.fsync(file.fileno())
+
+
+def write_whole(file: FileIO, data: bytes, end: int) -> None:
+    """Write at the end of an unbuffered file, which is `end` bytes long: all of it, or nothing and an OSError."""
+    try:
+        while data:
+            data = data[file.write(data) :]
+    except OSError:
+        file.truncate(end)
+        file.seek(end)
+        raise
+
+
+class Journal:
+    """Rank 0's events of one attempt. What cannot be written, on a full disk, is kept and tried again with the next, so
+    that saying something never ends training."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / EVENTS
+        self._pending: list[dict[str, Any]] = []
+
+    def append(self, *events: dict[str, Any]) -> None:
+        """Append `{"time": …, "event": …, …}` lines, now or later; the time is that of the call."""
+        self._pending += [{"time": time.time(), **event} for event in events]
+        if self._pending:
+            with contextlib.suppress(OSError):
+                append_lines(self._path, self._pending)
+                self._pending = []
 
 
 def events(run_dir: Path) -> list[dict[str, Any]]:

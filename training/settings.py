@@ -97,7 +97,7 @@ class CheckpointConfig(Settings):
     keep_every: PositiveInt | None = None  # steps: those at multiples of it are kept for good
     keep_best: bool = True  # that with the lowest held-out loss, of those evaluated at the step they were saved at
     to: str | None = None  # an s3:// or gs:// address, below which every run has its own; None: in the run's folder
-    max_failures: PositiveInt = 3  # savings that fail in a row before the run ends
+    max_failures: PositiveInt = 5  # savings that fail in a row, over at least seven minutes, before the run ends
 
 
 class WatchdogConfig(Settings):
@@ -111,14 +111,14 @@ class WatchdogConfig(Settings):
 class StabilityConfig(Settings):
     """When a run goes back to a verified checkpoint and skips the rows that it had read since: free to change.
 
-    Losses are those of windows of `log_every` steps.
+    Losses are means over `log_every` steps.
     """
 
     max_skipped: PositiveInt = 10  # steps in a row whose gradient is not finite
     spike_sigmas: Positive = 6.0  # a window's loss above the mean of those before it by so many standard deviations …
     spike_windows: PositiveInt = 2  # … in so many windows in a row
     history: Annotated[int, Field(ge=8)] = 128  # windows that the mean is taken over; fewer than 8 judge nothing
-    max_rollbacks: PositiveInt = 3  # from one checkpoint, before the run ends as diverged
+    max_rollbacks: PositiveInt = 3  # for one trouble, each to an earlier checkpoint, before the run ends as diverged
 
 
 class Fault(Settings):

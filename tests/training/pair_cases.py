@@ -1,6 +1,8 @@
 """Minimal pairs as tests need them: a tokenizer of the test models' vocabulary, and where the real files lie."""
 
 import os
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from data_prep.tokenizer import Tokenizer
 from data_prep.vocabularies import BERT_ROLES, ROBERTA_ROLES
 from tests.training.hf_models import ROBERTA
 from tests.training.synthetic import VOCAB
-from training.blimp import Pair, Paradigm
+from training.blimp import Pair, PairData, Paradigm, load_blimp
 
 REAL = os.environ.get("ELECTRA_TEST_DATA") or None  # set but empty: the Makefile found no such folder
 needs_real = pytest.mark.skipif(REAL is None, reason="ELECTRA_TEST_DATA names no folder with the real files (blimp/…)")
@@ -24,6 +26,17 @@ MARKS = ["[", "]", "<", ">", "/", "mask", "MASK", "CLS", "SEP", "s"]  # what spe
 def real(name: str) -> Path:
     """A real file or folder; for tests marked `needs_real`."""
     return Path(str(REAL)) / name
+
+
+@cache
+def official() -> PairData:
+    """All of BLiMP."""
+    return load_blimp(real("blimp"))
+
+
+def cut(data: PairData, pairs: int) -> PairData:
+    """The first pairs of each paradigm, which are the chosen ones."""
+    return PairData(tuple(replace(paradigm, pairs=paradigm.pairs[:pairs]) for paradigm in data.paradigms))
 
 
 def words() -> list[str]:

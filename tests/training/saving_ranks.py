@@ -67,6 +67,8 @@ def choosing(found: dict[str, Any], built: Engine, folder: Path, rank: int) -> N
         for manifest in (folder / "checkpoints").glob("step-*/manifest.json"):
             manifest.unlink()
     dist.barrier()
+    found["shared"] = refusal(lambda: checkpoints.check_shared(local(folder / f"disk-{rank}")))
+    checkpoints.check_shared(store)
     found["refusals"] = [refusal(lambda: checkpoints.choose(store))]
     dist.barrier()
 

@@ -1,13 +1,15 @@
 """Which checkpoint a run resumes from: damaged ones are passed over by name, and what to do when none is left."""
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from data_prep.errors import CheckpointError, PreflightError
+from data_prep.errors import CheckpointError, StoreError
 from data_prep.storage import LocalFolder
 from tests.training.saved import at, engine, fill, local, saver, take, values
 from training import checkpoints
@@ -97,13 +99,12 @@ def test_a_damaged_one_is_passed_over_by_name_and_set_aside(name: str, run_dir: 
     assert found is not None and found.progress.step == 2
     assert len(passed_over) == 1 and str(folder) in passed_over[0] and sentence in passed_over[0]
     assert values(found) == {2.0, 2.25, 2.5}
-    # kept for whoever wants to look, out of the way of the step that comes again
+    # kept for whoever wants to look, out of the way of the step that comes again; one of another version is as good as
+    # it was, for the release that wrote it
     aside = [path for path in (run_dir / "checkpoints").glob("step-00000003.broken-*")]
-    assert len(aside) == (state != "unfinished") and folder.exists() == (state == "unfinished")
+    assert len(aside) == (state == "broken") and folder.exists() == (state != "broken")
     left = [entry for entry in checkpoints.listing(store) if entry.step == 3]
-    assert [(entry.state, entry.reason) for entry in left] == [
-        ("unfinished" if state == "unfinished" else "broken", passed_over[0])
-    ]
+    assert [(entry.state, entry.reason) for entry in left] == [(state, passed_over[0])]
     assert checkpoints.choose(store)[1] == ([] if aside else passed_over)
 
 
@@ -141,20 +142,23 @@ def test_a_run_that_was_killed_in_its_first_saving_begins_anew(tmp_path: Path) -
 def test_a_store_that_does_not_answer_says_nothing_of_its_checkpoints(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rather than begin anew, or from an older one; an error of the disk itself is one of that checkpoint."""
-    monkeypatch.setattr(LocalFolder, "sha256", refuse(OSError("AWS Error SLOW_DOWN")))
-    with pytest.raises(
-        PreflightError, match=r"cannot be read \(AWS Error SLOW_DOWN\); try again when the store"
-    ):
+    """Rather than begin anew, or from an older one; what a disk cannot read twice is damage."""
+    names, whole = sorted(path.name for path in (run_dir / "checkpoints").iterdir()), LocalFolder.sha256
+    for number in (errno.ESTALE, errno.EACCES, errno.EMFILE, errno.ETIMEDOUT):
+        monkeypatch.setattr(LocalFolder, "sha256", refuse(OSError(number, os.strerror(number))))
+        with pytest.raises(StoreError, match=rf"cannot be read \({os.strerror(number)}\); put that right"):
+            checkpoints.choose(local(run_dir))
+    assert sorted(path.name for path in (run_dir / "checkpoints").iterdir()) == names
+    monkeypatch.setattr(LocalFolder, "sha256", once(OSError(errno.EIO, "Input/output error"), whole))
+    found, passed_over = checkpoints.choose(local(run_dir))
+    assert found is not None and (found.progress.step, passed_over) == (3, [])
+    monkeypatch.setattr(LocalFolder, "sha256", refuse(OSError(errno.EIO, "Input/output error")))
+    with pytest.raises(CheckpointError, match=r"no valid .*part-00000\.safetensors cannot be read \(Input/output"):
         checkpoints.choose(local(run_dir))
-    monkeypatch.setattr(LocalFolder, "sha256", refuse(OSError(5, "Input/output error")))
-    with pytest.raises(
-        CheckpointError, match=r"no valid .*part-00000\.safetensors cannot be read \(Input/output"
-    ):
-        checkpoints.choose(local(run_dir))
-    monkeypatch.setattr(LocalFolder, "sizes", refuse(OSError("AWS Error SLOW_DOWN")))
-    with pytest.raises(PreflightError, match="try again when the store answers"):
-        checkpoints.choose(local(run_dir))
+    monkeypatch.setattr(LocalFolder, "sizes", refuse(OSError(errno.EIO, "Input/output error")))
+    for look in (checkpoints.choose, checkpoints.listing, checkpoints.newest):
+        with pytest.raises(StoreError, match=r"cannot be read \(Input/output error\); put that right"):
+            look(local(run_dir))
 
 
 def refuse(error: OSError) -> Callable[..., str]:
@@ -162,6 +166,26 @@ def refuse(error: OSError) -> Callable[..., str]:
         raise error
 
     return act
+
+
+def once(error: OSError, act: Callable[..., str]) -> Callable[..., str]:
+    errors = [error]
+
+    def acts(*arguments: object) -> str:
+        if errors:
+            raise errors.pop()
+        return act(*arguments)
+
+    return acts
+
+
+def test_what_a_rollback_left_behind_is_not_there(run_dir: Path) -> None:
+    """Neither to resume from nor to be told of or set aside, whole or not."""
+    cut(run_dir / "checkpoints" / "step-00000003")
+    before = sorted(path.name for path in (run_dir / "checkpoints").iterdir())
+    found, passed_over = checkpoints.choose(local(run_dir), left_behind=lambda progress: progress.step > 1)
+    assert found is not None and (found.progress.step, passed_over) == (1, [])
+    assert sorted(path.name for path in (run_dir / "checkpoints").iterdir()) == before
 
 
 def test_a_rollback_chooses_among_earlier_ones(run_dir: Path) -> None:

@@ -41,5 +41,6 @@ def test_all_ranks_choose_alike_whoever_finds_the_damage(saw: list[dict[str, Any
     for seen in saw:
         name, (sentence,) = seen["earlier"]
         assert name == "step-00000001" and "step-00000003/part-00001.safetensors was cut or altered" in sentence
+        assert "disk-0/checkpoints: rank 0 does not see what rank 1 writes there" in saw[0]["shared"] == seen["shared"]
         (refused,) = seen["refusals"]
         assert refused.startswith("CheckpointError: ") and "no valid checkpoint is left" in refused

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from data_prep.errors import PreflightError
+from data_prep.storage import LocalFolder
 from tests.training.saved import engine, local, saver, spec, take
 from training import checkpoints
-from training.checkpoints import Entry
+from training.checkpoints import Entry, Progress
 from training.checkpoints.preflight import bytes_of, most_kept
 from training.engine import Engine
 from training.settings import CheckpointConfig, RunSpec
@@ -84,6 +85,35 @@ def test_pruning_removes_what_no_rule_holds_and_says_what(one: Engine, corpus: P
     ]
 
 
+def test_what_is_spared_stays_whatever_the_rules_say(one: Engine, corpus: Path, tmp_path: Path) -> None:
+    saving = saver(local(tmp_path), one, corpus, keep_last=1, keep_best=False)
+    for step in (1, 2):
+        take(saving, step)
+    saving.start(Progress(step=3), heldout_loss=None, next_rows="")
+    assert saving.settle(spare={2}).pruned == []
+    saving.start(Progress(step=4), heldout_loss=None, next_rows="")
+    assert saving.settle(spare={2}).pruned == ["step-00000003"]
+    assert take(saving, 5).pruned == ["step-00000002", "step-00000004"]
+
+
+def test_a_saving_reads_no_manifest_but_the_one_it_wrote(
+    one: Engine, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ranks wait while rank 0 prunes. One that is written anew under the same name and size is read again."""
+    read, whole = [], LocalFolder.read_bytes
+    monkeypatch.setattr(
+        LocalFolder,
+        "read_bytes",
+        lambda self, name: [read.append(f"{self.path.name[-1]}/{name}"), whole(self, name)][1],  # type: ignore[func-returns-value]
+    )
+    saving = saver(local(tmp_path), one, corpus)
+    for step, loss in ((1, 2.5), (2, 3.5), (3, 4.5), (1, 5.5)):
+        take(saving, step, loss)
+    assert read == [f"{step}/manifest.json" for step in (1, 2, 3, 1)]
+    placement = spec(corpus, keep_last=1).placement
+    assert checkpoints.prune(local(tmp_path), placement, known=saving._known) == ["step-00000001"]
+
+
 def test_the_last_hope_is_not_pruned(one: Engine, corpus: Path, tmp_path: Path) -> None:
     """Nothing valid is left: nothing goes, whatever is asked for."""
     store = local(tmp_path)
@@ -151,6 +181,20 @@ def test_a_preflight_measures_and_leaves_nothing(one: Engine, corpus: Path, tmp_
     assert found["need_bytes"] == 4 * size and found["free_bytes"] > found["need_bytes"]
     assert found["mb_per_second"] > 0
     assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+def test_a_store_that_rank_0_does_not_share_is_said_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints.check_shared(local(tmp_path))
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+    with monkeypatch.context() as patch, pytest.raises(PreflightError, match="rank 0 does not see what rank 0 writes"):
+        patch.setattr(LocalFolder, "size", lambda self, name: None)
+        checkpoints.check_shared(local(tmp_path))
+    (tmp_path / "checkpoints").rmdir()
+    (tmp_path / "checkpoints").write_text("no folder")
+    with pytest.raises(PreflightError, match=r"checkpoints: rank 0 cannot write there \(.*Not a directory"):
+        checkpoints.check_shared(local(tmp_path))
 
 
 def test_too_little_room_is_said_before_the_first_step(

@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,20 @@ def test_an_error_of_the_disk_is_an_outcome_and_leaves_nothing(
     assert (outcome.saved, outcome.reason) == (False, f"{where}: {os.strerror(number)}")
     assert files(tmp_path) == before and not saving.pending
     assert take(saving, 3).saved and at(local(tmp_path), 3).progress.step == 3
+
+
+def test_a_part_that_rank_0_does_not_see_is_not_saved(one: Engine, corpus: Path, tmp_path: Path) -> None:
+    """As where ranks do not share the disk."""
+    saving = saver(local(tmp_path), one, corpus)
+    assert take(saving, 1).saved
+    saving.start(Progress(step=2), heldout_loss=None, next_rows="")
+    while saving.busy:
+        time.sleep(0.01)
+    (tmp_path / "checkpoints" / "step-00000002" / "part-00000.safetensors").unlink()
+    outcome = saving.settle()
+    assert not outcome.saved and outcome.reason is not None
+    assert "step-00000002/part-00000.safetensors: rank 0 does not see, or not whole, what rank 0" in outcome.reason
+    assert [entry.step for entry in checkpoints.listing(local(tmp_path))] == [1]
 
 
 def test_any_other_error_is_raised_when_it_is_settled(one: Engine, corpus: Path, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tests.training.origins import (
     objective_of,
     plan,
     run_of,
+    stored,
     tensors_of,
     trained,
 )
@@ -29,6 +30,7 @@ from tests.training.runs import CPU, cut_back, done, events, weights
 from tests.training.synthetic import write_corpus
 from training import checkpoints, first_weights, origin
 from training.arms import BertArm, ElectraTwoStageArm, MlmArm, ReplaceMlmArm, UniformGenerator
+from training.checkpoints import Progress
 from training.first_weights import begin, inherited
 from training.loop import train
 
@@ -224,6 +226,28 @@ def test_two_stages(corpus: Path, tmp_path: Path) -> None:
     again = weights(second, steps)
     assert all(torch.equal(again[name], end[name]) for name in end)
     assert done(second)["flops_counted"] == whole["flops_counted"]
+
+
+def test_a_second_stage_reads_on_where_the_first_one_really_ended(
+    experiment: Path, corpus: Path, tmp_path: Path
+) -> None:
+    """A rollback led the first stage past 24 rows: what it read instead must not come again."""
+    first, second = plan(ElectraTwoStageArm(learning_rate=RATE), corpus, steps=8)
+    like, name = run_of(experiment, "bert") / "checkpoints" / "step-00000004", f"step-{first.steps:08d}"
+    for rollbacks, skipped in ((0, ()), (1, ((12, 36),))):
+        progress = Progress(
+            step=first.steps,
+            position=12 * first.steps + 24 * rollbacks,
+            rollbacks=rollbacks,
+            skipped_rows=skipped,
+        )
+        shutil.rmtree(tmp_path / first.name, ignore_errors=True)
+        stored(tmp_path / first.name / "checkpoints" / name, like, first.identity.fingerprint(), progress)
+        begun = inherited(second, tmp_path / second.name)
+        assert begun.position == second.identity.start_position + 24 * rollbacks == progress.position
+        (ledger,) = begun.inherited.values()
+        assert (ledger.rollbacks, ledger.rows_skipped) == (rollbacks, 24 * rollbacks)
+        assert (begun.rollbacks, begun.skipped_rows) == (0, ())  # its own
 
 
 def test_bert_goes_on_at_another_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,8 +38,15 @@ def test_an_unfinished_run_gives_nothing_but_the_checkpoint_that_is_named(experi
     newest = run / "checkpoints" / "step-00000002"
     with pytest.raises(CheckpointError) as caught:
         find(run)
-    assert "is not finished; train it to its end, or name the checkpoint itself" in str(caught.value)
-    assert str(caught.value).endswith(f", {newest}")
+    assert (
+        "is not finished; train it to its end, or name a checkpoint that its retention keeps for good: it has"
+        in str(caught.value)
+    )
+    manifest = storage.read_json(newest / "manifest.json")
+    manifest["spec"]["placement"]["checkpoints"]["keep_every"] = 2  # it will still be there when it is begun with
+    storage.write_json(newest / "manifest.json", manifest)
+    with pytest.raises(CheckpointError, match=r"keeps for good, .*step-00000002$"):
+        find(run)
     assert find(newest).identity.endswith("@2")
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(CheckpointError, match="has no checkpoint; train it first"):

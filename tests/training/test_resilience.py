@@ -1,6 +1,9 @@
 """A run that is asked to stop, cannot save, or leaves the road: what it keeps, what it says, and what it counts."""
 
+import errno
+import os
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,7 @@ import pytest
 
 from data_prep.errors import DivergedError, PreflightError, StoppedError
 from tests.training.runs import CPU, ELECTRA, ROBERTA, assert_equal, cut_back, done, events, spec_for, weights
-from training import requests, saving
+from training import checkpoints, requests, run_folder, saving
 from training.checkpoints import listing, store_of, verify
 from training.faults import Faults
 from training.loop import train
@@ -24,7 +27,8 @@ KEEP = {"every": 6, "keep_last": 99}
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "POLL_SECONDS", 0.0)
-    monkeypatch.setattr(saving, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(saving, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(saving, "LAST_SECONDS", 0.01)
 
 
 def told(run_dir: Path, *kinds: str) -> list[dict[str, Any]]:
@@ -102,15 +106,66 @@ def test_retention_while_it_trains(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_does_not_end_training(corpus: Path, tmp_path: Path) -> None:
-    """The saving at 6 fails, and so does the retry after the next metric line; the third, at 12, goes well."""
+    """The saving at 6 fails, and so does the next try; the third, as soon as may be, goes well."""
     spec = spec_for(ROBERTA, corpus, steps=18, log_every=3, checkpoints=KEEP, faults=fault("full_disk", 6, times=2))
     train(spec, corpus, tmp_path, CPU)
-    failed = told(tmp_path, "save_failed")
-    assert [(event["step"], event["in_a_row"]) for event in failed] == [(6, 1), (9, 2)]
+    failed, saved = told(tmp_path, "save_failed"), told(tmp_path, "saved")
+    assert [event["in_a_row"] for event in failed] == [1, 2] and failed[0]["step"] == 6
     assert all("No space left on device" in event["reason"] for event in failed)
-    assert [event["step"] for event in told(tmp_path, "saved")] == saved_steps(tmp_path) == [12, 18]
-    assert {path.name for path in (tmp_path / "checkpoints").glob("step-*")} == {"step-00000012", "step-00000018"}
+    assert failed[1]["step"] < saved[0]["step"] <= 18 and saved[-1]["step"] == 18
+    kept = {event["step"] for event in saved}
+    assert set(saved_steps(tmp_path)) == kept
+    assert {path.name for path in (tmp_path / "checkpoints").glob("step-*")} == {f"step-{step:08d}" for step in kept}
     assert done(tmp_path)["step"] == 18
+
+
+def test_while_savings_fail_rank_zero_waits_before_it_tries_again(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour, so that only the last step's saving is tried; the interval is left out meanwhile."""
+    monkeypatch.setattr(saving, "RETRY_SECONDS", 3600.0)
+    spec = spec_for(ROBERTA, corpus, steps=18, log_every=3, checkpoints=KEEP, faults=fault("full_disk", 6))
+    train(spec, corpus, tmp_path, CPU)
+    assert [(one["event"], one["step"]) for one in told(tmp_path, "saved", "save_failed")] == [
+        ("save_failed", 6),
+        ("saved", 18),
+    ]
+
+
+def test_lines_and_events_that_cannot_be_written_come_later(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's folder takes nothing from step 5 to step 13: half a line gets through each time, and is taken back."""
+    full, write = [False], run_folder.write_whole
+
+    def refusing(file: FileIO, data: bytes, end: int) -> None:
+        if not full[0]:
+            return write(file, data, end)
+
+        class Full(FileIO):
+            def write(self, data: bytes) -> int:  # type: ignore[override]
+                if self.tell() > end:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                return super().write(data[: len(data) // 2])
+
+        with Full(file.name, "r+") as other:
+            other.seek(end)
+            write(other, data, end)
+
+    before_step = Faults.before_step
+
+    def step(self: Faults, completed: int) -> None:
+        full[0] = 5 <= completed < 13
+        before_step(self, completed)
+
+    monkeypatch.setattr(run_folder, "write_whole", refusing)
+    monkeypatch.setattr("training.metrics.write_whole", refusing)
+    monkeypatch.setattr(Faults, "before_step", step)
+    train(spec_for(ROBERTA, corpus, steps=18, log_every=3, checkpoints=KEEP), corpus, tmp_path, CPU)
+    assert [line["step"] for line in read_metrics(tmp_path)] == [3, 6, 9, 12, 15, 18]
+    assert [event["step"] for event in told(tmp_path, "saved")] == [6, 12, 18]
+    times = [event["time"] for event in events(tmp_path)]
+    assert times == sorted(times)
 
 
 def test_too_many_failures_in_a_row_end_it_with_what_to_do(corpus: Path, tmp_path: Path) -> None:
@@ -166,6 +221,7 @@ def test_steps_that_are_not_finite_go_back_and_skip_the_rows(corpus: Path, tmp_p
     assert (made["step"], made["rollbacks"], made["rows_skipped"], made["skipped_steps"]) == (18, 1, 60, 0)
     final = verify(store_of(tmp_path).sub("step-00000018")).progress
     assert final.position == 12 * 18 + 60
+    assert made["skipped"] == [[72, 132]] and made["position"] == 12 * 18 + 60
     lost = made["flops_spent"] - made["flops_counted"]
     assert lost == pytest.approx(5 * spec.flops_per_step, rel=0.1)  # rows differ in length
     assert [line["step"] for line in read_metrics(tmp_path)] == [3, 6, 9, 12, 15, 18]
@@ -198,39 +254,103 @@ def test_a_run_killed_after_it_went_back_skips_the_same_rows(
     assert done(tmp_path / "cut")["rollbacks"] == 1
 
 
-def test_a_loss_that_jumps_and_stays_goes_back(corpus: Path, tmp_path: Path) -> None:
-    """A thousandfold learning rate at step 21 (of windows of 2): the two windows after it are high, the checkpoint of
-    step 24 is tainted, and that of 18 is where it goes back to."""
-    spec = spec_for(
-        ROBERTA,
-        corpus,
-        steps=36,
-        log_every=2,
-        checkpoints=KEEP,
-        stability={"spike_windows": 2, "history": 8},
-        faults=fault("spike", 21),
-    )
+SPIKE = {"log_every": 2, "stability": {"spike_windows": 2, "history": 8}}
+
+
+@pytest.mark.parametrize("every", [2, 6])
+def test_a_loss_that_jumps_and_stays_goes_back(every: int, corpus: Path, tmp_path: Path) -> None:
+    """A thousandfold learning rate in step 22, the last of its window: the loss of step 23 is the first to show it, so
+    that the checkpoint of 22 is spoilt though its window looks well. Windows 24 and 26 are high; it goes back to 20,
+    or 18, and what it ends with is as good as a run that nothing happened to."""
+    keep = {"every": every, "keep_last": 1, "keep_best": False}
+    spec = spec_for(ROBERTA, corpus, steps=60, checkpoints=keep, faults=fault("spike", 21), **SPIKE)
     train(spec, corpus, tmp_path, CPU)
     (rollback,) = told(tmp_path, "rollback")
-    assert rollback["to_step"] == 18 and rollback["step"] in (24, 26)
+    assert (rollback["step"], rollback["to_step"]) == (26, {2: 20, 6: 18}[every])
     assert "windows in a row" in rollback["reason"]
     made = done(tmp_path)
-    assert made["rollbacks"] == 1 and made["rows_skipped"] == 12 * (rollback["step"] - 18)
+    assert made["rollbacks"] == 1 and made["rows_skipped"] == 12 * (26 - rollback["to_step"])
     assert made["heldout"]["heldout/loss"] < 4.6
 
 
-def test_one_checkpoint_is_gone_back_to_so_often_and_no_more(corpus: Path, tmp_path: Path) -> None:
+def test_a_spike_is_noticed_across_a_restart(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped when the first window is high and its checkpoint saved: the next attempt sees the second, and goes back
+    to before the first."""
+    keep = {"every": 2, "keep_last": 99}
+    spec = spec_for(ROBERTA, corpus, steps=60, checkpoints=keep, faults=fault("spike", 21), **SPIKE)
+    inbox = Inbox()
+    call_at(monkeypatch, 22, lambda: inbox.post("stop", "lunch"))
+    with pytest.raises(StoppedError, match="at step 24"):
+        train(spec, corpus, tmp_path, CPU, inbox=inbox)
+    assert 24 in saved_steps(tmp_path)
+    train(spec, corpus, tmp_path, CPU)
+    (rollback,) = told(tmp_path, "rollback")
+    assert (rollback["step"], rollback["to_step"]) == (26, 20)
+    assert done(tmp_path)["heldout"]["heldout/loss"] < 4.6
+
+
+def test_the_same_trouble_goes_back_further_and_not_for_ever(corpus: Path, tmp_path: Path) -> None:
+    """Every step from the eighth on is spoiled: back to 6, to 4, to 2, and then it is said. Nothing resumes from what
+    lies beyond, and the same command again says so at once."""
     spec = spec_for(
         ROBERTA,
         corpus,
         steps=18,
-        checkpoints=KEEP,
-        stability={"max_skipped": 2, "max_rollbacks": 2},
-        faults=fault("nan", 8, times=99),
+        checkpoints={"every": 2, "keep_last": 99},
+        stability={"max_skipped": 2, "max_rollbacks": 3},
+        faults=fault("nan", 7, times=99),
     )
-    with pytest.raises(DivergedError, match="2 times before it went back to step 6 and on with other rows; lower"):
+    for _ in range(2):
+        with pytest.raises(DivergedError, match="going back 3 times did not help; lower the arm's learning_rate"):
+            train(spec, corpus, tmp_path, CPU)
+        assert [event["to_step"] for event in told(tmp_path, "rollback")] == [6, 4, 2]
+    assert [event["event"] for event in told(tmp_path, "failed")] == ["failed"] * 2
+    assert max(saved_steps(tmp_path)) <= 8
+
+
+def test_nothing_resumes_from_what_a_rollback_left(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the event and the tidying: the checkpoints of 8 and 10 are there, whole, and not taken."""
+    keep = {"every": 2, "keep_last": 99}
+    spec = spec_for(
+        ROBERTA, corpus, steps=18, checkpoints=keep, stability={"max_skipped": 4}, faults=fault("nan", 7, times=4)
+    )
+
+    def die(store: object, *, after: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints, "set_aside", die)
+    with pytest.raises(KeyboardInterrupt):
         train(spec, corpus, tmp_path, CPU)
-    assert len(told(tmp_path, "rollback")) == 2
+    monkeypatch.undo()
+    assert saved_steps(tmp_path)[-2:] == [8, 10]
+    train(spec, corpus, tmp_path, CPU)
+    assert [event["step"] for event in told(tmp_path, "started")] == [0, 6]
+    made = done(tmp_path)
+    assert made["skipped"] == [[72, 132]] and made["rollbacks"] == 1
+
+
+def test_what_short_attempts_have_spent_is_not_forgotten(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at 17 and at 19, a metric line and a checkpoint every 12 steps: 5 steps and 7 steps that no line tells of
+    are known from the signs of life, and add up."""
+    spec = spec_for(ROBERTA, corpus, steps=24, log_every=12, checkpoints={"every": 12})
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    for step in (17, 19):
+        monkeypatch.undo()
+        call_at(monkeypatch, step, die)
+        with pytest.raises(KeyboardInterrupt):
+            train(spec, corpus, tmp_path, CPU)
+    monkeypatch.undo()
+    train(spec, corpus, tmp_path, CPU)
+    assert [event["unlogged"] for event in told(tmp_path, "started")] == [0, 5, 7]
+    made = done(tmp_path)
+    assert (made["flops_spent"] - made["flops_counted"]) / spec.flops_per_step == pytest.approx(12, rel=0.02)
 
 
 def test_a_changed_placement_is_recorded_and_changes_nothing(corpus: Path, tmp_path: Path) -> None:

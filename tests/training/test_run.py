@@ -9,7 +9,7 @@ from data_prep.manifest import load
 from tests.training.synthetic import MODEL, write_corpus
 from training.arms import BertArm, ElectraArm, ElectraTwoStageArm, FrozenGenerator, MlmArm, NetworkGenerator
 from training.flops import train_flops
-from training.run import Stream, mean_counts, plan_run, plan_runs
+from training.run import Stream, mean_counts, plan_run, plan_runs, save_at
 from training.settings import Compute, RunSpec, ScheduleConfig, TrainingConfig
 
 TRAINING = TrainingConfig(global_batch=12, micro_batch=8)
@@ -152,3 +152,10 @@ def test_every_arm_but_bert_takes_packed_rows(tmp_path: Path) -> None:
 def test_a_budget_or_a_number_of_steps_is_needed(corpus: Path) -> None:
     with pytest.raises(ValueError, match="needs a budget or a number of steps"):
         plan_run(arm=MlmArm(learning_rate=1e-3), model=MODEL, training=TRAINING, manifest=load(corpus), seed=0)
+
+
+def test_budgets_of_a_grid_are_saved_at_the_nearest_step_of_the_run() -> None:
+    """Of 10 steps of 2.0 after 5.0 that it began with; the last one where a budget lies within a step of its end."""
+    grid = {5.9: [], 7.0: [1], 15.2: [5], 25.0: [10], 26.5: [10], 27.0: []}
+    assert {flops: save_at([flops], 5.0, 2.0, 10) for flops in grid} == grid
+    assert save_at([25.9, 15.2, 15.3], 5.0, 2.0, 10) == [5, 10]

@@ -7,7 +7,8 @@ engine holds what was saved. `listing` and `prune` are what an operator sees of 
 from training.checkpoints.aside import set_aside
 from training.checkpoints.entries import Entry
 from training.checkpoints.manifest import MANIFEST, VERSION, Checkpoint, Progress, read, verify
-from training.checkpoints.preflight import preflight
+from training.checkpoints.ownership import claim
+from training.checkpoints.preflight import check_shared, preflight
 from training.checkpoints.proof import prove, rows_hash
 from training.checkpoints.restore import choose, load_objective, load_tensors, newest, objective_of, restore
 from training.checkpoints.retention import kept, listing, prune
@@ -22,8 +23,10 @@ __all__ = [
     "Outcome",
     "Progress",
     "Saver",
+    "check_shared",
     "checkpoint_name",
     "choose",
+    "claim",
     "kept",
     "listing",
     "load_objective",

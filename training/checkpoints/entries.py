@@ -5,13 +5,20 @@ meanwhile is told as it was found.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from data_prep.errors import CheckpointError, DataError
 from data_prep.storage import Folder
-from training.checkpoints.manifest import Checkpoint, OldVersionError, UnfinishedError, read, verify_part
+from training.checkpoints.manifest import (
+    Checkpoint,
+    OldVersionError,
+    UnfinishedError,
+    answering,
+    read,
+    verify_part,
+)
 from training.settings import Placement
 
 RECORD = "saved.json"  # in a store: a checkpoint was finished here once
@@ -40,24 +47,42 @@ class Entry:
 
 
 def steps_of(store: Folder) -> dict[str, int]:
-    """The steps of the checkpoints in a store by name, finished or not, without those set aside; ascending."""
-    found = {name.partition("/")[0] for name in store.names()}
+    """The steps of the checkpoints in a store by name, finished or not, without those set aside; ascending.
+    StoreError where the store gives no answer."""
+    with answering(store):
+        found = {name.partition("/")[0] for name in store.names()}
     steps = {name: int(match[1]) for name in found if (match := _NAME.fullmatch(name)) and not match[2]}
     return dict(sorted(steps.items(), key=lambda item: item[1]))
 
 
-def entries(store: Folder, *, verify: bool = False) -> list[Entry]:
-    """All checkpoints, those set aside too, the newest last; `verify` hashes the parts of those that seem valid.
-    PreflightError where the store gives no answer."""
-    sizes: dict[str, int] = {}
-    for path, size in store.sizes().items():
-        name, _, file = path.partition("/")
-        if file:
-            sizes[name] = sizes.get(name, 0) + size
-    return sorted(
-        (_entry(store, match, size, verify) for name, size in sizes.items() if (match := _NAME.fullmatch(name))),
-        key=lambda entry: (entry.step, entry.state == "valid", entry.name),
-    )
+# Valid checkpoints by name, as a process has seen them: their files by size, and what their manifests said.
+Known = MutableMapping[str, tuple[dict[str, int], Entry]]
+
+
+def entries(store: Folder, *, verify: bool = False, known: Known | None = None) -> list[Entry]:
+    """All checkpoints, those set aside too, the newest last; `verify` hashes the parts of those that seem valid. What
+    is `known` and has the same files still is not read again, and what is read becomes known. StoreError where the
+    store gives no answer."""
+    files: dict[str, dict[str, int]] = {}
+    with answering(store):
+        for path, size in store.sizes().items():
+            name, _, file = path.partition("/")
+            if file and _NAME.fullmatch(name):
+                files.setdefault(name, {})[file] = size
+    known = {} if known is None or verify else known
+    found = [_known_entry(store, name, sizes, verify, known) for name, sizes in files.items()]
+    return sorted(found, key=lambda entry: (entry.step, entry.state == "valid", entry.name))
+
+
+def _known_entry(store: Folder, name: str, sizes: dict[str, int], verify: bool, known: Known) -> Entry:
+    if name in known and known[name][0] == sizes:
+        return known[name][1]
+    match = _NAME.fullmatch(name)
+    assert match is not None
+    found = _entry(store, match, sum(sizes.values()), verify)
+    if found.state == "valid":
+        known[name] = sizes, found
+    return found
 
 
 def _entry(store: Folder, match: re.Match[str], size: int, verify: bool) -> Entry:

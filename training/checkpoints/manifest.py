@@ -9,13 +9,14 @@ is pickled.
 """
 
 import contextlib
+import errno
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from data_prep import storage
-from data_prep.errors import CheckpointError, PreflightError
+from data_prep.errors import CheckpointError, StoreError
 from data_prep.rows import SpecialIds
 from data_prep.storage import Folder, Location
 from training.ledgers import Ledger, Ledgers
@@ -25,6 +26,9 @@ from training.settings import RunSpec
 MANIFEST = "manifest.json"
 SUPERSEDED = "manifest.superseded.json"  # what a rollback has left behind
 VERSION = 3
+_LOST = (errno.EIO, errno.EISDIR)  # what a disk says of a file that it has lost
+
+T = TypeVar("T")
 
 
 class UnfinishedError(CheckpointError):
@@ -42,8 +46,9 @@ class Progress:
     Ledgers: model FLOPs that the surviving trajectory `counted`, and `spent` with what restarts repeated; of the
     surviving trajectory also what was `executed`, and the ELECTRA paper's convention. They contain those of the runs
     that this one began with, which `inherited` keeps apart. `seconds` of the surviving trajectory, of which
-    `step_seconds` in steps; `rollbacks` on it, and the `rows_skipped` by them. `degenerate`: what the last held-out
-    evaluation says of a network that learned nothing.
+    `step_seconds` in steps. `rollbacks` of the run so far; `skipped_rows`: the ranges of positions, from and to, that
+    they led the surviving trajectory past. `degenerate`: what the last held-out evaluation says of a network that
+    learned nothing.
     """
 
     step: int = 0
@@ -57,9 +62,14 @@ class Progress:
     seconds: float = 0.0
     step_seconds: float = 0.0
     rollbacks: int = 0
-    rows_skipped: int = 0
+    skipped_rows: tuple[tuple[int, int], ...] = ()
     degenerate: str | None = None
     inherited: Ledgers = field(default_factory=dict)
+
+    @property
+    def rows_skipped(self) -> int:
+        """How many rows those ranges are."""
+        return sum(stop - start for start, stop in self.skipped_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +91,8 @@ class Checkpoint:
     def progress(self) -> Progress:
         stored = self.manifest["progress"]
         inherited = {run: Ledger(**ledger) for run, ledger in stored.get("inherited", {}).items()}
-        return Progress(**{**stored, "inherited": inherited})
+        skipped_rows = tuple((start, stop) for start, stop in stored.get("skipped_rows", ()))
+        return Progress(**{**stored, "inherited": inherited, "skipped_rows": skipped_rows})
 
     @property
     def spec(self) -> RunSpec:
@@ -99,12 +110,12 @@ class Checkpoint:
 
 def read(location: Location) -> Checkpoint:
     """The checkpoint in a folder by its manifest alone, without a look at the parts: enough to plan with.
-    CheckpointError where there is none of this version."""
+    CheckpointError where there is none of this version, StoreError where nobody can tell."""
     folder = storage.folder(location)
     path = folder.sub(MANIFEST)  # as an address
     try:
-        with answering(path):
-            manifest = json.loads(folder.read_bytes(MANIFEST))
+        with readable(path):
+            manifest = json.loads(_insisting(lambda: folder.read_bytes(MANIFEST)))
         if manifest["version"] != VERSION:
             raise OldVersionError(
                 f"{path} is of version {manifest['version']} and not {VERSION}: choose another checkpoint, or the "
@@ -140,27 +151,54 @@ def verify(location: Location) -> Checkpoint:
 
 
 def verify_part(checkpoint: Checkpoint, part: dict[str, Any], *, by_size: bool = False) -> None:
-    """CheckpointError where a part is not what the manifest says; `by_size` alone, without reading it."""
+    """CheckpointError where a part is not what the manifest says, StoreError where nobody can tell; `by_size` alone,
+    without reading it."""
     folder, name = checkpoint.folder, part["name"]
     path = folder.sub(name)
-    with answering(path):
-        size = folder.size(name)
-        if size is None:
-            raise CheckpointError(f"{path} is missing: restore it or choose another checkpoint.")
-        if size != part["bytes"] or (not by_size and folder.sha256(name) != part["sha256"]):
-            raise CheckpointError(f"{path} was cut or altered (size or sha256 differs): choose another checkpoint.")
+    try:
+        with readable(path):
+            size = _insisting(lambda: folder.size(name))
+            if size is None:
+                raise FileNotFoundError
+            same = size == part["bytes"] and (by_size or _insisting(lambda: folder.sha256(name)) == part["sha256"])
+    except FileNotFoundError:  # also of one that was pruned meanwhile
+        raise CheckpointError(f"{path} is missing: restore it or choose another checkpoint.") from None
+    if not same:
+        raise CheckpointError(f"{path} was cut or altered (size or sha256 differs): choose another checkpoint.")
+
+
+def _insisting(ask: Callable[[], T]) -> T:
+    """Once more where the disk could not read: only what stays so is damage."""
+    try:
+        return ask()
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return ask()
 
 
 @contextlib.contextmanager
 def answering(path: Folder) -> Iterator[None]:
-    """Raise what reading `path` meets as a sentence: a disk's error is one of this checkpoint, CheckpointError; a store
-    that gives no answer says nothing of it, PreflightError. FileNotFoundError passes."""
+    """Raise what asking for `path` meets as a sentence: StoreError, since it says nothing of what lies there.
+    FileNotFoundError passes."""
     try:
         yield
     except FileNotFoundError:
         raise
     except OSError as error:
-        if error.errno is None or "://" in path.location:
-            reason = " ".join(str(error).split())
-            raise PreflightError(f"{path} cannot be read ({reason}); try again when the store answers.") from None
-        raise CheckpointError(f"{path} cannot be read ({error.strerror}): choose another checkpoint.") from None
+        reason = error.strerror or " ".join(str(error).split())
+        way_out = "put that right and try again" if path.is_local else "try again when the store answers"
+        raise StoreError(f"{path} cannot be read ({reason}); {way_out}.") from None
+
+
+@contextlib.contextmanager
+def readable(path: Folder) -> Iterator[None]:
+    """As `answering`, for a file of a checkpoint: CheckpointError where its disk has lost it. Whatever else a disk
+    answers (a stale handle, a refused permission, too many open files) is no fault of the checkpoint."""
+    with answering(path):
+        try:
+            yield
+        except OSError as error:
+            if path.is_local and error.errno in _LOST:
+                raise CheckpointError(f"{path} cannot be read ({error.strerror}): choose another checkpoint.") from None
+            raise

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from data_prep.errors import CheckpointError
 from data_prep.storage import Folder
-from training.checkpoints.manifest import Checkpoint, answering
+from training.checkpoints.manifest import Checkpoint, readable
 from training.engine import STATES
 
 BYTES = 4  # of an element
@@ -139,7 +139,7 @@ class Source:
         path = self._checkpoint.folder.sub(part)
         view = values.data.cast("B")
         try:
-            with answering(path):
+            with readable(path):
                 if part not in self._open:
                     self._open[part] = self._files.enter_context(self._checkpoint.folder.open(part))
                 file = self._open[part]

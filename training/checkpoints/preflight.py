@@ -1,15 +1,22 @@
-"""Before the first step: whether the store takes what the run will save, how fast, and whether there is room for it."""
+"""Before the first step: whether the store takes what the run will save, how fast, whether there is room for it, and
+whether all ranks share it."""
 
+import contextlib
 import os
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Any
+
+import torch.distributed as dist
 
 from data_prep.errors import PreflightError
 from data_prep.storage import TEMPORARY_MARK, Folder
+from training.checkpoints.manifest import answering
 from training.checkpoints.parts import BYTES
 from training.engine import STATES
 from training.objectives import Objective
+from training.ranks import on_rank_zero
 from training.settings import RunSpec
 
 LARGEST_PROBE = 16_000_000  # bytes
@@ -49,7 +56,7 @@ def most_kept(spec: RunSpec) -> int:
 
 def _speed(store: Folder, size: int) -> float:
     """Megabytes a second at which a file of so many random bytes is written and lies on the disk."""
-    probe, data = f".probe{TEMPORARY_MARK}{os.getpid()}-{secrets.token_hex(4)}", os.urandom(size)
+    probe, data = _probe_name(), os.urandom(size)
     began = time.monotonic()
     try:
         store.write_bytes(probe, data)
@@ -66,3 +73,40 @@ def _speed(store: Folder, size: int) -> float:
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:,.0f} MB" if size >= 10_000_000 else f"{size / 1e6:,.1f} MB"
+
+
+def check_shared(store: Folder, group: dist.ProcessGroup | None = None) -> None:
+    """Each rank writes a small file to the store and rank 0 looks for all of them. Every rank calls; PreflightError on
+    all where one cannot write, or where rank 0 does not see what another wrote: nothing could be restored."""
+    probe, refused = _probe_name(), None
+    try:
+        store.write_bytes(probe, b"electra")
+    except (OSError, PreflightError) as error:
+        refused = " ".join(str(error).split())
+    said: list[tuple[str, str | None]] = [("", None)] * dist.get_world_size()
+    dist.all_gather_object(said, (probe, refused), group=group)
+    try:
+        on_rank_zero(lambda: _look_for(store, said), group)
+    finally:
+        with contextlib.suppress(OSError):
+            store.delete(probe)
+
+
+def _look_for(store: Folder, said: Sequence[tuple[str, str | None]]) -> None:
+    for rank, (probe, refused) in enumerate(said):
+        if refused is not None:
+            raise PreflightError(
+                f"{store}: rank {rank} cannot write there ({refused}); correct that, or name an object store in "
+                "training.checkpoints.to"
+            )
+        with answering(store):
+            seen = store.size(probe) is not None
+        if not seen:
+            raise PreflightError(
+                f"{store}: rank 0 does not see what rank {rank} writes there; choose an --out that all machines "
+                "share, or name an object store in training.checkpoints.to"
+            )
+
+
+def _probe_name() -> str:
+    return f".probe{TEMPORARY_MARK}{os.getpid()}-{secrets.token_hex(4)}"

@@ -4,37 +4,49 @@ World size and ZeRO stage are free to differ: slices are read by name. No memory
 """
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from data_prep.errors import CheckpointError, ElectraError, PreflightError
+from data_prep.errors import CheckpointError, ElectraError, StoreError
 from data_prep.storage import Folder, Location
 from training.checkpoints.aside import set_aside_broken
 from training.checkpoints.entries import RECORD, State, examine, state_of, steps_of
-from training.checkpoints.manifest import Checkpoint, answering, verify, verify_part
+from training.checkpoints.manifest import Checkpoint, Progress, answering, read, verify, verify_part
 from training.checkpoints.parts import Source
 from training.engine import Engine
 from training.objectives import Objective, build
 from training.ranks import on_rank_zero
 
 
+def _never(progress: Progress) -> bool:
+    return False
+
+
 def choose(
-    store: Folder, *, group: dist.ProcessGroup | None = None, at_most: int | None = None
+    store: Folder,
+    *,
+    group: dist.ProcessGroup | None = None,
+    at_most: int | None = None,
+    left_behind: Callable[[Progress], bool] = _never,
 ) -> tuple[Checkpoint | None, list[str]]:
     """The newest valid checkpoint, of step `at_most` or before, and a sentence for each newer one that was passed over.
-    Every rank calls, when nothing is being saved; rank 0 reads manifests, the hashing is shared out.
+    Every rank calls, when nothing is being saved; rank 0 reads manifests, the hashing is shared out. One that a
+    rollback has `left_behind`, which rank 0 asks of its manifest, does not exist here: no sentence, and it stays.
 
-    Broken ones that were passed over are set aside, so that nothing is written over them. (None, …) where nothing was
+    Broken ones that were passed over are set aside, so that nothing is written over them; those of another version stay
+    where another release looks for them, until this one saves at their step. (None, …) where nothing was
     ever finished, or nothing so early; CheckpointError where something was and nothing valid is left at all,
-    PreflightError where the store does not answer.
+    StoreError where the store does not answer.
     """
     names = on_rank_zero(lambda: _candidates(store, at_most), group)
     passed_over: dict[str, tuple[State, str]] = {}
     for name in names:
-        found = on_rank_zero(lambda name=name: _examined(store, name), group)  # type: ignore[misc]
+        found = on_rank_zero(lambda name=name: _examined(store, name, left_behind), group)  # type: ignore[misc]
+        if found is None:
+            continue
         wrong = found if isinstance(found, CheckpointError) else _hash_together(found, group)
         if wrong is None:
             assert isinstance(found, Checkpoint)
@@ -45,17 +57,18 @@ def choose(
     if at_most is None and on_rank_zero(lambda: _was_anything(store, passed_over), group):
         raise CheckpointError(
             f"{store}: no valid checkpoint is left ({sentences[0] if sentences else 'all are gone'}); restore one from "
-            "a copy, or remove the run's folder to train it anew"
+            "a copy, or remove this folder and the run's own to train it anew"
         )
     return None, sentences
 
 
 def newest(store: Folder) -> tuple[Checkpoint | None, list[str]]:
-    """As `choose`, in one process, changing nothing and without an error where nothing valid is left."""
+    """As `choose`, in one process, by manifests and sizes alone, changing nothing and without an error where nothing
+    valid is left."""
     passed_over: list[str] = []
     for name in reversed(steps_of(store)):
         try:
-            return verify(store.sub(name)), passed_over
+            return examine(store.sub(name), hashes=False), passed_over
         except CheckpointError as error:
             passed_over.append(str(error))
     return None, passed_over
@@ -63,13 +76,14 @@ def newest(store: Folder) -> tuple[Checkpoint | None, list[str]]:
 
 def _candidates(store: Folder, at_most: int | None) -> list[str]:
     store.remove_temporaries()
-    with answering(store):
-        steps = steps_of(store)
-    return [name for name, step in reversed(steps.items()) if at_most is None or step <= at_most]
+    return [name for name, step in reversed(steps_of(store).items()) if at_most is None or step <= at_most]
 
 
-def _examined(store: Folder, name: str) -> Checkpoint | CheckpointError:
+def _examined(store: Folder, name: str, left_behind: Callable[[Progress], bool]) -> Checkpoint | CheckpointError | None:
+    """None for one that was left behind, whole or not."""
     try:
+        if left_behind(read(store.sub(name)).progress):
+            return None
         return examine(store.sub(name), hashes=False)
     except CheckpointError as error:
         return error
@@ -82,18 +96,18 @@ def _hash_together(checkpoint: Checkpoint, group: dist.ProcessGroup | None) -> C
     try:
         for part in checkpoint.manifest["parts"][rank::world_size]:
             verify_part(checkpoint, part)
-    except (CheckpointError, PreflightError) as error:
+    except (CheckpointError, StoreError) as error:
         own = error
     found: list[ElectraError | None] = [None] * world_size
     dist.all_gather_object(found, own, group=group)
-    for unanswered in (one for one in found if isinstance(one, PreflightError)):
+    for unanswered in (one for one in found if isinstance(one, StoreError)):
         raise unanswered
     return next((one for one in found if isinstance(one, CheckpointError)), None)
 
 
 def _put_aside(store: Folder, passed_over: dict[str, tuple[State, str]]) -> None:
     for name, (state, sentence) in passed_over.items():
-        if state != "unfinished":
+        if state == "broken":
             with contextlib.suppress(OSError):  # it is passed over all the same
                 set_aside_broken(store, name, sentence)
 

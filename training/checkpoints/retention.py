@@ -5,11 +5,11 @@ aside, stay until they are asked for; both are seen by their manifests and sizes
 saving would cost more than the saving.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from data_prep.storage import Folder
-from training.checkpoints.entries import Entry, entries
+from training.checkpoints.entries import Entry, Known, entries
 from training.checkpoints.manifest import MANIFEST
 from training.settings import CheckpointConfig, Placement
 
@@ -34,10 +34,18 @@ def kept(steps: Sequence[Entry], config: CheckpointConfig, save_at: Sequence[int
     return {step: reasons for step, reasons in rules.items() if reasons}
 
 
-def listing(store: Folder, placement: Placement | None = None, *, verify: bool = False) -> list[Entry]:
+def is_for_good(entry: Entry) -> bool:
+    """Whether a rule holds it that no later checkpoint changes; by what a listing says."""
+    return any(rule == "budget" or rule.startswith("every ") for rule in entry.kept_by)
+
+
+def listing(
+    store: Folder, placement: Placement | None = None, *, verify: bool = False, known: Known | None = None
+) -> list[Entry]:
     """All checkpoints of a store, the newest last, with what holds each: by the retention of `placement`, or that which
-    the newest was saved with. `verify` hashes every part. PreflightError where the store gives no answer."""
-    found = entries(store, verify=verify)
+    the newest was saved with. `verify` hashes every part; `known` as in `entries`. StoreError where the store gives no
+    answer."""
+    found = entries(store, verify=verify, known=known)
     if placement is None:
         placement = next((entry.placement for entry in reversed(found) if entry.placement is not None), None)
     if placement is None:
@@ -49,16 +57,28 @@ def listing(store: Folder, placement: Placement | None = None, *, verify: bool =
     ]
 
 
-def prune(store: Folder, placement: Placement, *, broken: bool = False) -> list[str]:
+def prune(
+    store: Folder,
+    placement: Placement,
+    *,
+    broken: bool = False,
+    spare: Collection[int] = (),
+    known: Known | None = None,
+) -> list[str]:
     """Remove what the rules do not keep, and unfinished ones that are older than the newest valid one; their names.
-    `broken`: those that are broken or were set aside, too. Call when nothing is being saved. Errors as the store's."""
-    found = listing(store, placement)
+    `broken`: those that are broken or were set aside, too. `spare`: steps whose valid checkpoints stay all the same;
+    `known` as in `entries`. Call when nothing is being saved. Errors as the store's."""
+    found = listing(store, placement, known=known)
     newest = max((entry.step for entry in found if entry.state == "valid"), default=-1)
-    gone = [entry.name for entry in found if _is_left(entry, newest, broken)]
+    gone = [entry.name for entry in found if _is_left(entry, newest, broken) and not _is_spared(entry, spare)]
     for name in gone:
         store.delete(f"{name}/{MANIFEST}")  # first, so that no half of it passes for a whole
         store.remove(name)
     return gone
+
+
+def _is_spared(entry: Entry, spare: Collection[int]) -> bool:
+    return entry.state == "valid" and entry.step in spare
 
 
 def _is_left(entry: Entry, newest: int, broken: bool) -> bool:

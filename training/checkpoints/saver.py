@@ -14,18 +14,18 @@ manifest does not name is removed after that. Ranks must share the store.
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from data_prep.errors import CheckpointError, PreflightError
+from data_prep.errors import CheckpointError, PreflightError, StoreError
 from data_prep.rows import SpecialIds
 from data_prep.storage import Folder
 from training.checkpoints import parts, proof
-from training.checkpoints.entries import RECORD
+from training.checkpoints.entries import RECORD, Known
 from training.checkpoints.manifest import MANIFEST, VERSION, Progress, read
 from training.checkpoints.retention import prune
 from training.engine import Engine
@@ -94,6 +94,7 @@ class Saver:
         self._store, self._engine, self._spec, self._special, self._packed = store, engine, spec, special, packed
         self._group, self._while_writing = control_group, while_writing
         self._writing: _Writing | None = None
+        self._known: Known = {}  # rank 0: so that retention need not read every manifest at every saving
         self._copy = torch.empty(0)
 
     @property
@@ -119,9 +120,10 @@ class Saver:
         writing.thread.start()
         return before
 
-    def settle(self) -> Outcome:
+    def settle(self, *, spare: Collection[int] = ()) -> Outcome:
         """Wait until all ranks have written, and commit; or, where one has failed, remove what was written. Every rank
-        calls, and gets the same. Errors that are no disk's or store's are raised where they happen."""
+        calls, and gets the same. Steps in `spare` stay, whatever retention says: they are somebody's to go back to.
+        Errors that are no disk's or store's are raised where they happen."""
         writing = self._writing
         if writing is None:
             raise ValueError("no saving was started")
@@ -133,7 +135,8 @@ class Saver:
         share = _Share(writing.part, writing.checksums, reason, writing.copy_seconds, writing.write_seconds)
         shares: list[_Share | None] = [None] * dist.get_world_size()
         dist.gather_object(share, shares if dist.get_rank() == 0 else None, group=self._group)
-        outcome = on_rank_zero(lambda: self._conclude(writing, [one for one in shares if one is not None]), self._group)
+        found = [one for one in shares if one is not None]
+        outcome = on_rank_zero(lambda: self._conclude(writing, found, spare), self._group)
         if not outcome.saved and writing.part is not None:  # this rank may see more of the store than rank 0
             with contextlib.suppress(OSError):
                 writing.folder.delete(writing.part["name"])
@@ -177,7 +180,7 @@ class Saver:
 
     # --- rank 0 -------------------------------------------------------------------------------------------------------
 
-    def _conclude(self, writing: _Writing, shares: Sequence[_Share]) -> Outcome:
+    def _conclude(self, writing: _Writing, shares: Sequence[_Share], spare: Collection[int]) -> Outcome:
         reason = next((share.reason for share in shares if share.reason is not None), None)
         pruned: list[str] = []
         try:
@@ -188,7 +191,7 @@ class Saver:
         saved = reason is None
         try:
             if saved:
-                pruned = prune(self._store, self._spec.placement)
+                pruned = prune(self._store, self._spec.placement, spare=spare, known=self._known)
             else:
                 _withdraw(writing.folder, [share.part["name"] for share in shares if share.part is not None])
         except (OSError, PreflightError) as error:
@@ -205,6 +208,11 @@ class Saver:
 
     def _commit(self, writing: _Writing, shares: Sequence[_Share]) -> None:
         found = [share.part for share in shares if share.part is not None]
+        for rank, part in enumerate(found):
+            _check_seen(writing.folder, rank, part)
+        self._known.pop(
+            checkpoint_name(writing.progress.step), None
+        )  # one that was there: its manifest is written over
         writing.folder.write_json(
             MANIFEST,
             {
@@ -231,9 +239,18 @@ class Saver:
                 writing.folder.delete(name)
 
 
+def _check_seen(folder: Folder, rank: int, part: dict[str, Any]) -> None:
+    """StoreError where rank 0 does not see what another has written: nobody could restore it."""
+    if folder.size(part["name"]) != part["bytes"]:
+        raise StoreError(
+            f"{folder.sub(part['name'])}: rank 0 does not see, or not whole, what rank {rank} has written; all ranks "
+            "must share the store"
+        )
+
+
 def _withdraw(folder: Folder, names: Sequence[str]) -> None:
     """Remove the parts of a saving that failed; first their manifest, should it be there: a store may have taken what
-    it gave no answer to. PreflightError where it still gives none: then nothing is removed."""
+    it gave no answer to. StoreError where it still gives none: then nothing is removed."""
     with contextlib.suppress(CheckpointError):
         if any(part["name"] in names for part in read(folder).manifest["parts"]):
             folder.delete(MANIFEST)
