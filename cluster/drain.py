@@ -1,13 +1,19 @@
 """Nodes that are to be taken away: training saves as soon as one that it runs on is drained, and goes on until it goes.
 
 Ray marks a node as draining when a cloud announces its preemption, an autoscaler removes it, or SIGTERM reaches its
-`ray start`. Workers leave their node's id in a folder that the driver reads, because Ray does not tell a driver where
-they are.
+`ray start`. Workers leave their node's id in a folder, because Ray does not tell a driver where they are.
+
+Ray is asked by an actor: the process that asks is aborted (Ray 2.60) when the head is replaced just then.
 """
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
+
+from training import requests
 
 NODES = "nodes"
 POLL_SECONDS = 3.0
@@ -52,3 +58,27 @@ class Drains:
 def _by(deadline: int) -> str:
     """Of the driver's clock, for people to read."""
     return f" by {time.strftime('%H:%M:%S', time.localtime(deadline / 1000))}" if deadline else ""
+
+
+class Watch:
+    """Looks as long as it lives: in an actor, which ends when nobody holds its handle any more."""
+
+    def __init__(self, scratch: str, runs_dir: str) -> None:
+        self._drains = Drains(lambda: here(Path(scratch)), lambda reason: requests.ask(Path(runs_dir), "save", reason))
+        threading.Thread(target=self._repeat, name="drain-watch", daemon=True).start()
+
+    def _repeat(self) -> None:
+        while True:
+            with contextlib.suppress(Exception):  # of a Ray or a file system that fails just now: the next look tells
+                self._drains.look()
+            time.sleep(POLL_SECONDS)
+
+
+def watch(scratch: Path, runs_dir: Path) -> Any:
+    """Start looking after a group; hold what this returns while it trains."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor = ray.remote(num_cpus=0, scheduling_strategy=this_node)(Watch)
+    return actor.remote(str(scratch), str(runs_dir))

@@ -19,7 +19,7 @@ from ray.train.v2._internal.constants import ENABLE_PREEMPTION_WATCHER_ENV_VAR
 from ray.train.v2._internal.execution.callback import ControllerCallback
 
 from cluster.config import ClusterConfig
-from cluster.drain import NODES, here
+from cluster.drain import NODES
 from cluster.growth import save_first
 from cluster.worker import Assignment, work
 
@@ -30,19 +30,19 @@ class Group(TorchTrainer):
     """A worker group that `fit` starts and waits for, and `end` ends from another thread."""
 
     def __init__(self, assignment: Assignment, config: ClusterConfig) -> None:
-        self._scratch = assignment.runs_dir / SCRATCH
+        self.scratch = assignment.runs_dir / SCRATCH
         self._controller: Any = None
         self._known = threading.Lock()
         self._ended = False
         super().__init__(
             _worker,
-            train_loop_config={"assignment": assignment.model_dump(mode="json"), "scratch": str(self._scratch)},
+            train_loop_config={"assignment": assignment.model_dump(mode="json"), "scratch": str(self.scratch)},
             torch_config=TorchConfig(backend="nccl" if config.use_gpu else "gloo"),
             scaling_config=_scaling(config),
             run_config=RunConfig(
                 # a fresh name: Ray Train would otherwise resume from its own snapshot of an earlier group
                 name=f"group-{uuid.uuid4().hex[:12]}",
-                storage_path=str(self._scratch),
+                storage_path=str(self.scratch),
                 failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
                 callbacks=[_SaveBeforeResize(assignment)],
                 worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": str(config.threads_per_worker)}},
@@ -51,14 +51,14 @@ class Group(TorchTrainer):
 
     def fit(self) -> Any:
         """Until every worker has returned, or the first failure, which is raised as Ray hands it on."""
-        shutil.rmtree(self._scratch, ignore_errors=True)  # of a driver that was killed
-        (self._scratch / NODES).mkdir(parents=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)  # of a driver that was killed
+        (self.scratch / NODES).mkdir(parents=True)
         # A drain is ours to answer, by a checkpoint; Ray's controller would wait for the node's end with the rest idle.
         os.environ[ENABLE_PREEMPTION_WATCHER_ENV_VAR] = "0"
         try:
             return super().fit()
         finally:
-            shutil.rmtree(self._scratch, ignore_errors=True)  # Ray Train's own bookkeeping; nothing of ours is in it
+            shutil.rmtree(self.scratch, ignore_errors=True)  # Ray Train's own bookkeeping; nothing of ours is in it
 
     def end(self) -> None:
         """Kill the group; `fit` then raises. Safe from any thread, at any time."""
@@ -67,10 +67,6 @@ class Group(TorchTrainer):
             controller = self._controller
         if controller is not None:
             ray.kill(controller)
-
-    def nodes(self) -> set[str]:
-        """Ray's ids of the nodes that workers have started on."""
-        return here(self._scratch)
 
     def _register_sigint_handler(self, controller: Any) -> None:
         """Ray's own would abort the group without a checkpoint; a test holds `fit` to calling this."""

@@ -1,5 +1,5 @@
-"""What a driver looks after while a worker group trains, each in a thread of its own: a group that has gone silent as a
-whole, nodes that are to be taken away, an embedded Ray whose parts have died.
+"""What a driver looks after while a worker group trains: a group that has gone silent as a whole and an embedded Ray
+whose parts have died, in threads of its own, and, by an actor, nodes that are to be taken away.
 
 A hung rank is found by the others (`training.watchdog`); only where all are silent is there nobody left to say so.
 """
@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster import drain, session
-from cluster.drain import Drains
 from cluster.worker import Assignment
-from training import requests, run_folder
+from training import run_folder
 from training.heartbeat import Listener, read_beats
 from training.metrics import newest_line
 from training.settings import RunSpec
@@ -27,21 +26,22 @@ Look = Callable[[], object]
 
 
 @contextlib.contextmanager
-def overseeing(assignment: Assignment, end_group: Callable[[], None], nodes: Callable[[], set[str]]) -> Iterator[None]:
-    """Until the block ends. `end_group` ends the group from another thread; `nodes` are those that it runs on."""
+def overseeing(assignment: Assignment, end_group: Callable[[], None], scratch: Path) -> Iterator[None]:
+    """Until the block ends. `end_group` ends the group from another thread; workers leave their nodes in `scratch`."""
     looks: list[tuple[Look, float]] = [(Silence(assignment, end_group).look, LISTEN_SECONDS)]
+    drains = None
     if session.embedded():  # its node is this one, which nobody drains
         looks.append((session.end_broken, BROKEN_SECONDS))
     else:
-        drains = Drains(nodes, lambda reason: requests.ask(assignment.runs_dir, "save", reason))
-        looks.append((drains.look, drain.POLL_SECONDS))
+        drains = drain.watch(scratch, assignment.runs_dir)
     over = threading.Event()
     for look, seconds in looks:
         threading.Thread(target=_repeat, args=(look, seconds, over), name="oversight", daemon=True).start()
     try:
         yield
     finally:
-        over.set()  # a look may be waiting for a Ray that is gone: it is not waited for
+        over.set()
+        del drains
 
 
 def _repeat(look: Look, seconds: float, over: threading.Event) -> None:

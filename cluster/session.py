@@ -9,7 +9,7 @@ it leaves is removed by the next session of the same user.
 Ray itself can die. `renew` starts the embedded one anew, or waits for the cluster. A process whose connection to a
 head stays broken is ended by Ray, with 1, after RAY_gcs_rpc_server_reconnect_timeout_s (60, with a cluster here 600):
 `end_broken`, called every second or so, is quicker with an embedded one. A thread that asks Ray something just then
-waits for that end, and nothing can wake it: beside an embedded Ray none should.
+waits for that end, and nothing can wake it: no thread of a driver should ask regularly.
 Starting nodes on other machines is not done here.
 """
 

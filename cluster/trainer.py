@@ -93,7 +93,7 @@ def _fit(assignment: Assignment, config: ClusterConfig) -> None:
     from cluster.group import Group
 
     group = Group(assignment, config)
-    with overseeing(assignment, group.end, group.nodes):
+    with overseeing(assignment, group.end, group.scratch):
         group.fit()
 
 

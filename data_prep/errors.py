@@ -23,6 +23,10 @@ class PreflightError(ElectraError):
     exit_code = 3
 
 
+class StoreError(PreflightError):
+    """A disk or an object store gives no answer now: nobody's mistake, and it may be gone when it is tried again."""
+
+
 class DataError(ElectraError):
     """The data is missing, empty, truncated or altered."""
 

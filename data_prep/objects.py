@@ -26,7 +26,7 @@ from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 from data_prep import storage
-from data_prep.errors import ConfigError, DataError, PreflightError
+from data_prep.errors import ConfigError, DataError, PreflightError, StoreError
 from data_prep.storage import TEMPORARY_MARK, Folder
 
 STORES = ("s3", "gs")
@@ -182,10 +182,21 @@ class ObjectFolder(Folder):
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
             store, path = self._at(name)
-            with store.open_output_stream(path) as stream:
+            stream = store.open_output_stream(path)
+            try:
                 shutil.copyfileobj(file, stream, _BLOCK)
+            except BaseException:
+                self._take_back(name, stream)
+                raise
+            stream.close()
         if self.size(name) != size:
-            raise PreflightError(f"{self.location}/{name} did not arrive whole; run again: finished units are kept.")
+            raise StoreError(f"{self.location}/{name} did not arrive whole; run again: finished units are kept.")
+
+    def _take_back(self, name: str, stream: Any) -> None:
+        """pyarrow cannot abort: a stream that is closed, or forgotten, completes its object, cut."""
+        with contextlib.suppress(OSError):
+            stream.close()
+            self.delete(name)
 
     def open(self, name: str) -> Any:
         store, path = self._at(name)

@@ -123,17 +123,86 @@ def train(
     _run("train", config, overrides, out, json_, debug, launcher=launcher, profile=profile)
 
 
-@app.command(epilog=f"{TRACKS}\n\nExample: electra evaluate runs/quickstart --glue-dir ~/data/glue")
+@app.command(
+    epilog=f"{TRACKS}\n\nExample: electra evaluate runs/quickstart --glue-dir ~/data/glue\n\n"
+    "Example: electra evaluate ~/models/bert-base --tasks CoLA,RTE --seeds 5 --glue-dir ~/data/glue"
+)
 def evaluate(
-    config: Config,
+    target: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TARGET",
+            help="An experiment file or the folder of an experiment, for all finished runs; or one model: a run "
+            "(OUT/runs/NAME), a checkpoint of one, or a Hugging Face folder of a BERT, ELECTRA or RoBERTa.",
+        ),
+    ],
     overrides: Overrides = None,
-    out: Out = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where results go.", show_default="the experiment's folder, or runs/evaluate-NAME"),
+    ] = None,
     glue_dir: GlueDir = None,
+    glue_dataset: Annotated[
+        str | None, typer.Option(help="GLUE as a data set in the layout of nyu-mll/glue: its name, or a local copy.")
+    ] = None,
+    squad_dir: Annotated[Path | None, typer.Option(help="Evaluate on the SQuAD files in this folder.")] = None,
+    blimp: Annotated[
+        Path | None, typer.Option(help="Score the minimal pairs of BLiMP in this file or folder, without training.")
+    ] = None,
+    tasks: Annotated[str | None, typer.Option(help="Tasks, with commas between.", show_default="all")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Fine-tunings on each task.", show_default="as configured, else 1")
+    ] = None,
+    pairs: Annotated[int | None, typer.Option(min=1, help="Of each paradigm of BLiMP.", show_default="all")] = None,
+    protocol: Annotated[
+        Literal["plain", "electra_paper"] | None,
+        typer.Option(help="How is fine-tuned, with the protocol's own numbers.", show_default="as configured"),
+    ] = None,
+    size: Annotated[
+        Literal["small", "base", "large"] | None, typer.Option(help="With electra_paper: whose numbers.")
+    ] = None,
+    flops: Annotated[
+        float | None,
+        typer.Option(min=0, help="Of a Hugging Face folder: the FLOPs that its training is said to have taken."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Of a Hugging Face folder: what results call it.", show_default="the folder's")
+    ] = None,
+    submission: Annotated[
+        Path | None, typer.Option(help="Of one model: answer GLUE's test sets and write the server's zip here.")
+    ] = None,
     json_: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Fine-tune every trained checkpoint on the tasks of a suite and record its scores."""
-    _run("evaluate", config, overrides, out, json_, debug, glue_dir=glue_dir)
+    """Fine-tune trained checkpoints, or any model, on GLUE, SQuAD or the built-in probes, or score them on BLiMP."""
+    with errors(json_, debug):
+        from pipeline import place
+
+        numbers = {"tasks": f"[{tasks}]" if tasks else None, "seeds": seeds, "pairs": pairs}
+        places = {"glue_dir": glue_dir, "glue_dataset": glue_dataset, "squad_dir": squad_dir, "blimp": blimp}
+        settings = place.evaluation_overrides(places, numbers, protocol, size) + (overrides or [])
+        one = {"out": out, "name": name, "flops": flops, "submission": submission}
+        single = _evaluate_one(target, settings, json_, **one)
+    if not single:
+        _run("evaluate", target, settings, out, json_, debug)
+
+
+def _evaluate_one(target: Path, settings: list[str], json_: bool, **options: Any) -> bool:
+    """Evaluate the model that a path names; False where it names an experiment."""
+    from data_prep.errors import ConfigError
+    from pipeline.console import Console
+    from pipeline.evaluate_targets import is_model
+
+    if not is_model(target):
+        if given := [name for name in ("name", "flops", "submission") if options[name] is not None]:
+            raise ConfigError(f"--{given[0]} is for one model: {target} is no run, checkpoint or Hugging Face folder")
+        return False
+    from pipeline.evaluate_one import evaluate_one
+
+    result = evaluate_one(target, settings, Console(sys.stderr if json_ else sys.stdout), **options)
+    if json_:
+        print(json.dumps({"verb": "evaluate", "exit_code": 0, **result}))
+    return True
 
 
 @app.command(epilog=f"{TRACKS}\n\nExample: electra report runs/quickstart")
@@ -249,7 +318,7 @@ def _run(
         from pipeline import quickstart, stages
         from pipeline.console import Console
 
-        settings = [*(overrides or []), *places.glue_overrides(glue_dir)]
+        settings = [*(overrides or []), *places.suite_overrides({"glue_dir": glue_dir})]
         experiment = places.read_experiment(config, settings)
         if verb in ("quickstart", "evaluate"):
             places.check_tasks(experiment)

@@ -73,12 +73,16 @@ class Document:
         return self.places.get(location, str(self.path))
 
 
-def load(path: str | Path, overrides: Sequence[str] = (), model: type[S] = Settings) -> S:  # type: ignore[assignment]
-    """Read the YAML file `path`, apply `a.b.0.c=value` overrides in order, and validate into `model`.
+def load(
+    path: str | Path | None,
+    overrides: Sequence[str] = (),
+    model: type[S] = Settings,  # type: ignore[assignment]
+) -> S:
+    """Read the YAML file `path` (None: nothing), apply `a.b.0.c=value` overrides in order, and validate into `model`.
 
     Raises ConfigError with one sentence for everything that can be wrong with any of the three.
     """
-    document = _read(Path(path))
+    document = Document(Path("the command line"), {}) if path is None else _read(Path(path))
     for override in overrides:
         _override(document, override)
     _refuse_infinite(document)

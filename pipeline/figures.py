@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.analysis import Figure, Suite
 from pipeline.gather import Run
+from pipeline.suites import Figure, Suite
 from pipeline.wording import LOSS_UNITS, LOSSES, arm_name, flops_text, score_label
 
 # Okabe and Ito's colours in an order that also falls apart in grey, without yellow, which white paper swallows, and two
@@ -42,9 +42,10 @@ def curve(suite: Suite) -> str:
     with _style() as plt:
         figure, axes = plt.subplots(figsize=(7.2, 4.3))
         _score_lines(axes, suite, [cell.mean for cell in suite.cells], suite.floor, spread=0.035)
+        drawn = _published_points(axes, suite)
         axes.set_xlabel(_COMPUTE)
         axes.set_ylabel(f"mean {score_label(suite.in_mean)}")
-        _compute_axis(axes, [cell.budget for cell in suite.cells])
+        _compute_axis(axes, [*(cell.budget for cell in suite.cells), *drawn])
         return _svg(figure, f"curve-{suite.name}")
 
 
@@ -136,6 +137,21 @@ def _score_lines(
         ends.append(_End(last.budget, last.x, 100 * floor, "constant answer", _GREY, "normal"))
     for budget in {end.budget for end in ends}:
         _label_ends(axes, [end for end in ends if end.budget == budget], 8 if small else 10.5)
+
+
+def _published_points(axes: Any, suite: Suite) -> list[float]:
+    """Other models, as crosses with their names; those whose FLOPs or mean are not known are in the table alone. Their
+    FLOPs."""
+    known = [(one.flops, one.mean, one) for one in suite.published if one.flops and one.mean]
+    for flops, mean, one in known:
+        bars = [[100 * (mean.value - mean.low)], [100 * (mean.high - mean.value)]]
+        axes.errorbar([flops], [100 * mean.value], yerr=bars, color=_GREY, marker="x", capsize=3.5, elinewidth=1.0)
+        name = f"{one.name} (declared FLOPs)" if one.declared else one.name
+        axes.annotate(
+            name, (flops, 100 * mean.value), xytext=(0, 9), textcoords="offset points", color=_GREY, fontsize=8.5,
+            ha="center", annotation_clip=False,
+        )  # fmt: skip
+    return [flops for flops, _, _ in known]
 
 
 @dataclass(frozen=True, slots=True)

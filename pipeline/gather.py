@@ -19,7 +19,7 @@ from data_prep import storage
 from data_prep.errors import ConfigError, DataError
 from data_prep.manifest import Manifest
 from pipeline import config as yaml_config
-from pipeline.statistics import METRICS, Fit
+from pipeline.resampling import METRICS, Fit
 from pipeline.story import Totals, tell
 from training import run_folder
 from training.metrics import all_lines, read_metrics
@@ -52,9 +52,14 @@ class Run:
         return int(self.lines[-1]["step"]) if self.lines else 0
 
     @property
+    def events(self) -> list[dict[str, Any]]:
+        """Everything that happened to it, read when asked for."""
+        return run_folder.events(self.folder)
+
+    @property
     def totals(self) -> Totals | None:
         """Its attempts together, by its events; None where it left none. Read when asked for."""
-        return tell(run_folder.events(self.folder), all_lines(self.folder), alive=False).totals
+        return tell(self.events, all_lines(self.folder), alive=False).totals
 
     @property
     def degenerate(self) -> str | None:
@@ -160,7 +165,8 @@ _DONE: dict[str, Any] = {
 }
 _RESULT: dict[str, Any] = {
     **dict.fromkeys(("run", "arm", "objective", "suite", "task", "metric", "predictions"), str),
-    **dict.fromkeys(("budget", "score", "majority", "seconds"), _NUMBER),
+    **dict.fromkeys(("score", "majority", "seconds"), _NUMBER),
+    "budget": (*_NUMBER, type(None)),  # none of a model that was not trained here
     **dict.fromkeys(("seed", "step", "finetune_seed", "n_train", "n_dev"), int),
     **dict.fromkeys(("in_mean", "degenerate", "subset"), bool),
     **dict.fromkeys(("metrics", "protocol"), dict),
@@ -219,25 +225,42 @@ def _checked(found: Any, kinds: Mapping[str, Any], where: str, way_out: str) -> 
     return found
 
 
+_REAL = ("spearman", "pearson")  # metrics of values, not of classes
+
+
 def fit_of(out: Path, result: dict[str, Any]) -> Fit:
     """The per-example answers behind a result. DataError where they are missing or do not give the recorded score."""
     path = out / "evaluation" / result["predictions"]
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            label, prediction = arrays["label"], arrays["prediction"]
-            group = arrays["group"].astype(np.int64) if "group" in arrays else None  # older files: each its own
+            metric, label, prediction, group = _answers(arrays, result)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{path} is not readable ({error}); delete {record_of(out, result)} and run `electra evaluate` again."
         ) from None
-    if result["metric"] not in METRICS:
-        raise DataError(f"{path}: no interval is defined for {result['metric']!r}; known are {', '.join(METRICS)}.")
+    if metric not in METRICS:
+        raise DataError(f"{path}: no interval is defined for {metric!r}; known are {', '.join(METRICS)}.")
+    kind = np.float64 if metric in (*_REAL, "mean") else np.int64
     return Fit(
         task=result["task"],
-        metric=result["metric"],
+        metric=metric,
         seed=int(result["seed"]),
         finetune_seed=int(result["finetune_seed"]),
-        label=label.astype(np.int64),
-        prediction=prediction.astype(np.int64),
-        group=group,
+        label=label.astype(kind),
+        prediction=prediction.astype(kind),
+        group=None if group is None else group.astype(np.int64),
     )
+
+
+def _answers(arrays: Any, result: Mapping[str, Any]) -> tuple[str, Any, Any, Any]:
+    """Metric, labels, predictions and groups. Spans and minimal pairs are scored one by one, and their score is the
+    mean: the scores stand for predictions, and there are no labels."""
+    if result["suite"] == "squad":
+        values = arrays[result["metric"].removeprefix("best_")]
+        return "mean", np.zeros(len(values)), values, arrays["group"]
+    if result["suite"].startswith("blimp"):
+        values = arrays[f"{result['suite']}/{result['task']}/hit"]
+        return "mean", np.zeros(len(values)), values, None
+    before = f"{result['task']}/" if f"{result['task']}/label" in arrays else ""  # a further side of a task
+    group = arrays.get(f"{before}group")
+    return result["metric"], arrays[f"{before}label"], arrays[f"{before}prediction"], group

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from pipeline import wording
-from pipeline.analysis import Analysis, Cell, Figure, Suite, TaskFacts
+from pipeline.analysis import Analysis
 from pipeline.gather import Contents, Run
 from pipeline.page_facts import compute, limits, what_ran
 from pipeline.page_parts import Head, details, document, drawing, table
+from pipeline.suites import Cell, Figure, Suite, TaskFacts
 from pipeline.wording import arm_name, change, count, flops_text, interval, points
 
 _BIGRAM = (
@@ -105,14 +106,12 @@ def _suite(suite: Suite, drawings: Mapping[str, str]) -> str:
         drawing(drawings[f"curve-{suite.name}"], wording.curve_text(suite), caption, "curve"),
         _score_table(suite),
         _comparisons(suite),
-        "<h3>Task by task</h3>",
-        drawing(
-            drawings[f"tasks-{suite.name}"],
-            wording.multiples_text(suite),
-            "Each task on its own vertical scale; bars as above.",
-            "panels",
-        ),
+        _published_table(suite),
     ]
+    if f"tasks-{suite.name}" in drawings:
+        svg, description = drawings[f"tasks-{suite.name}"], wording.multiples_text(suite)
+        caption = "Each task on its own vertical scale; bars as above."
+        parts += ["<h3>Task by task</h3>", drawing(svg, description, caption, "panels")]
     if outside:
         reason = _BIGRAM if [task.name for task in outside] == ["bigram_shift"] else "Shown apart from the mean."
         parts += [f"<h3>Outside the mean: {escape(wording.names([task.name for task in outside]))}</h3>"]
@@ -129,7 +128,8 @@ def _score_table(suite: Suite) -> str:
     degenerate = sum(cell.degenerate for cell in suite.cells)
     total = sum(cell.finetunings for cell in suite.cells)
     head: list[Head] = [("arm", ""), ("budget", "FLOPs"), ("steps", "tokens"), ("counted FLOPs", "of the budget")]
-    head += [("spent FLOPs", ""), *map(_task_head, suite.in_mean), ("mean", "95 % interval")]
+    shown = [] if suite.wide else suite.in_mean
+    head += [("spent FLOPs", ""), *map(_task_head, shown), ("mean", "95 % interval")]
     rows = [
         [
             arm_name(cell.arm),
@@ -137,7 +137,7 @@ def _score_table(suite: Suite) -> str:
             f"{count(cell.steps)}\n{count(cell.tokens)}",
             f"{flops_text(cell.flops_counted, 4)}\n{100 * cell.flops_counted / cell.budget:.2f} %",
             flops_text(cell.flops_spent, 4),
-            *(_score(cell.tasks[task.name]) for task in suite.in_mean),
+            *(_score(cell.tasks[task.name]) for task in shown),
             _score(cell.mean),
         ]
         for cell in suite.cells
@@ -156,6 +156,26 @@ def _outside_table(suite: Suite, tasks: Sequence[TaskFacts]) -> str:
         for cell in suite.cells
     ]
     return table("Scores × 100 with their 95 % intervals.", head, rows, group_by=1)
+
+
+def _published_table(suite: Suite) -> str:
+    """Models that are no arms."""
+    shown = [] if suite.wide else suite.in_mean
+    head: list[Head] = [("model", ""), ("FLOPs", ""), *map(_task_head, shown), ("mean", "95 % interval")]
+    rows = [
+        [
+            one.name,
+            wording.published_flops(one),
+            *(_score(one.tasks[task.name]) if task.name in one.tasks else "–" for task in shown),
+            "–" if one.mean is None else _score(one.mean),
+        ]
+        for one in suite.published
+    ]
+    note = (
+        "Models that are no arms of this experiment, on the same tasks under the same protocol. Declared FLOPs are "
+        "what whoever evaluated the model said, perhaps counted by other rules; nothing is compared with them."
+    )
+    return f"<h3>Other models</h3>\n{table(note, head, rows, words=(0, 1))}" if rows else ""
 
 
 def _comparisons(suite: Suite) -> str:

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from data_prep.settings import fingerprint
-from pipeline import wording
+from pipeline import rows_read, wording
 from pipeline.analysis import Analysis
 from pipeline.gather import Contents, Run
 from pipeline.origins import Origin, inherited, origins, own
@@ -33,10 +33,10 @@ def compute(contents: Contents, analysis: Analysis) -> str:
     if not found.same_rows:
         verdict += " The runs did not read the same rows in the same order: their corpora or batch sizes differ."
     else:
-        verdict += " All runs of a seed read the same rows of one corpus in the same order."
+        verdict = " ".join([verdict, *rows_read.sentences(contents)])
         if begun := [run.name for run in contents.finished if _began_elsewhere(run, contents)]:
             verdict += f" What {wording.names(begun)} began with had read rows before, which are not compared here."
-    paragraphs = [verdict, *interventions(contents.finished), *beginnings(contents)]
+    paragraphs = [verdict, *interventions(contents), *faults(contents), *beginnings(contents)]
     head: list[Head] = [
         ("run", ""),
         ("steps", ""),
@@ -77,16 +77,42 @@ def _goodput(run: Run) -> str:
     return f"{100 * totals.goodput:.1f} %\n{totals.attempts}"
 
 
-def interventions(runs: Sequence[Run]) -> list[str]:
-    """A sentence for every run that went back to a checkpoint and on with other rows: they are not the rows that the
-    others read."""
+def interventions(contents: Contents) -> list[str]:
+    """A sentence for every run, first stages too, that went back to a checkpoint and on with other rows: they are not
+    the rows that the others read."""
     return [
-        f"{run.name} left the road and went back to a checkpoint {plural(run.done['rollbacks'], 'time')}; "
+        f"{_name(run)} left the road and went back to a checkpoint {plural(run.done['rollbacks'], 'time')}; "
         f"{run.done['rows_skipped']:,} rows that it had read since are left out of what counts, and others read them. "
         "What they cost is in its spent FLOPs."
-        for run in runs
+        for run in [*contents.finished, *contents.first_stages]
         if run.done is not None and run.done.get("rollbacks")
     ]
+
+
+def faults(contents: Contents) -> list[str]:
+    """A sentence for every run, first stages too, that was disturbed on purpose."""
+    return [
+        f"Faults were injected into {_name(run)} on purpose (training.faults): {wording.names(found)}. Its figures are "
+        "those of a drill."
+        for run in [*contents.finished, *contents.first_stages]
+        if (found := _faults(run))
+    ]
+
+
+def _faults(run: Run) -> list[str]:
+    """`kill at step 15`, `spike at steps 20 and 21`; one that all ranks injected is one."""
+    steps: dict[str, set[int]] = {}
+    for event in run.events:
+        if event["event"] == "fault":
+            steps.setdefault(event["kind"], set()).add(event["step"])
+    return [
+        f"{kind.replace('_', ' ')} at step{'s' * (len(at) > 1)} {wording.names([f'{step:,}' for step in sorted(at)])}"
+        for kind, at in steps.items()
+    ]
+
+
+def _name(run: Run) -> str:
+    return run.name if run.part_of is None else f"{run.name}, the first stage of {run.part_of},"
 
 
 def beginnings(contents: Contents) -> list[str]:

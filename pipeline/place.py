@@ -7,7 +7,7 @@ the functions.
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 from cluster.config import ClusterConfig
 from cluster.session import session
-from data_prep.errors import DataError
+from data_prep.errors import ConfigError, DataError
 from pipeline import config as yaml_config
 from pipeline.console import Console, duration, quiet_libraries
 from pipeline.experiment import Experiment
 from pipeline.folder import Folder, open_folder
 from pipeline.gather import CONFIG_NAME
+from training.protocol import SOURCES
 
 if TYPE_CHECKING:
     from cluster.launch import Ranks
@@ -40,15 +41,18 @@ class Place:
 
     def start_ray(self) -> None:
         """Join the configured cluster, or start an embedded Ray that ends with this command; once."""
-        if self.ray_running:
-            return
-        cluster = self.experiment.cluster
-        num_cpus = cluster.num_cpus if cluster.address is not None else cores(cluster)
-        started = time.monotonic()
-        self.stack.enter_context(session(cluster.address, num_cpus))
-        self.ray_running = self.worked = True
-        where = cluster.address or "on this machine"
-        self.console.say(f"ray: ready {where} in {duration(time.monotonic() - started)}")
+        if not self.ray_running:
+            join_ray(self.experiment.cluster, self.stack, self.console)
+            self.ray_running = self.worked = True
+
+
+def join_ray(cluster: ClusterConfig, stack: ExitStack, console: Console) -> None:
+    """Join the configured cluster, or start an embedded Ray that ends with the stack."""
+    num_cpus = cluster.num_cpus if cluster.address is not None else cores(cluster)
+    started = time.monotonic()
+    stack.enter_context(session(cluster.address, num_cpus))
+    where = cluster.address or "on this machine"
+    console.say(f"ray: ready {where} in {duration(time.monotonic() - started)}")
 
 
 def cores(cluster: ClusterConfig) -> int:
@@ -67,18 +71,40 @@ def default_folder(target: Path, experiment: Experiment) -> Path:
     return target if target.is_dir() else Path("runs") / experiment.name
 
 
-def glue_overrides(glue_dir: Path | None) -> list[str]:
-    """`--glue-dir` as overrides."""
-    if glue_dir is None:
+def suite_overrides(given: Mapping[str, Path | str | None]) -> list[str]:
+    """Options that say where suites are, by the keys they set, as overrides: those suites are evaluated and no other;
+    nothing where there are none. DataError where there is no such folder or file."""
+    for key, place in given.items():
+        there = not isinstance(place, Path) or place.is_dir() or (key == "blimp" and place.is_file())
+        if not there:
+            raise DataError(f"{place}: no such folder; --{key.replace('_', '-')} names the one that holds the data")
+    suites = [suite for suite, keys in SOURCES.items() if any(given.get(key) is not None for key in keys)]
+    if not suites:
         return []
-    if not glue_dir.is_dir():
-        raise DataError(f"{glue_dir}: no such folder; --glue-dir names the one that holds the tasks' folders")
-    return ["evaluation.suite=glue", f"evaluation.glue_dir={json.dumps(str(glue_dir.resolve()))}"]
+    found = {key: given.get(key) for keys in SOURCES.values() for key in keys}
+    places = {key: str(place.resolve()) if isinstance(place, Path) else place for key, place in found.items()}
+    return [f"evaluation.suites=[{', '.join(suites)}]"] + [
+        f"evaluation.{key}={json.dumps(place)}" for key, place in places.items()
+    ]
+
+
+def evaluation_overrides(
+    places: Mapping[str, Path | str | None], numbers: Mapping[str, object], protocol: str | None, size: str | None
+) -> list[str]:
+    """The options of `electra evaluate` as overrides. ConfigError for a size without its protocol."""
+    if size is not None and protocol != "electra_paper":
+        raise ConfigError("--size says whose numbers --protocol electra_paper takes: name that protocol too")
+    found = suite_overrides(places)
+    found += [f"evaluation.{key}={value}" for key, value in numbers.items() if value is not None]
+    if protocol is not None:
+        named = f"{{name: {protocol}{f', size: {size}' if size else ''}}}"
+        found += [f"evaluation.protocol={named}", f"evaluation.squad_protocol={named}"]
+    return found
 
 
 def check_tasks(experiment: Experiment) -> None:
     """Find missing task data before any work."""
-    from pipeline.evaluate import check_tasks as check
+    from pipeline.evaluate_data import check
 
     check(experiment.evaluation)
 
@@ -86,7 +112,8 @@ def check_tasks(experiment: Experiment) -> None:
 @contextmanager
 def open_place(experiment: Experiment, out: Path, console: Console, ranks: "Ranks | None" = None) -> Iterator[Place]:
     """Hold the experiment's folder; end what was started when the block ends."""
-    quiet_libraries(offline=all(source.kind != "datasets" for source in experiment.corpus.sources))
+    offline = all(source.kind != "datasets" for source in experiment.corpus.sources)
+    quiet_libraries(offline=offline and experiment.evaluation.glue_dataset is None)
     with open_folder(out, experiment) as folder, ExitStack() as stack:
         yield Place(experiment=experiment, folder=folder, console=console, stack=stack, ranks=ranks)
 

@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from pipeline.train_stage import train
 ROAD: dict[str, stages.Stage] = {
     "prepare": stages.prepare,
     "train": train,
-    "evaluate": stages.evaluate,
+    "evaluate": partial(stages.evaluate, tables=False),  # the summary has the means
     "report": stages.report,
     "track": stages.track,
     "export": stages.export,
@@ -44,10 +45,11 @@ def road(place: Place) -> Result:
         ["stage", "wall time"],
         [*([name, duration(result["seconds"])] for name, result in results.items()), ["all", duration(total)]],
     )
-    rows = summary(place.folder.path, experiment.evaluation.suite)
+    suite = experiment.evaluation.suites[0]
+    rows = summary(place.folder.path, suite)
     console.table(
         "Result",
-        ["arm", "budget, FLOPs", "steps", "counted FLOPs", "seed", f"{experiment.evaluation.suite} mean"],
+        ["arm", "budget, FLOPs", "steps", "counted FLOPs", "seed", f"{suite} mean"],
         [[r["arm"], f"{r['budget']:.2e}", r["steps"], _sci(r["flops"]), r["seed"], _score(r["mean"])] for r in rows],
     )
     console.say(next_commands(place.folder.path, results["export"]["exported"][0]))

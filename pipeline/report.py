@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep import storage
-from pipeline import gather, wording
+from pipeline import gather, rows_read, wording
 from pipeline.analysis import Analysis, analyse
 from pipeline.gather import Contents, Run
 from pipeline.origins import origins
@@ -32,7 +32,7 @@ def write(out: Path) -> Path:
     contents = gather.read(out)
     analysis = analyse(contents)
     drawings = {f"curve-{suite.name}": figures.curve(suite) for suite in analysis.suites}
-    drawings |= {f"tasks-{suite.name}": figures.small_multiples(suite) for suite in analysis.suites}
+    drawings |= {f"tasks-{suite.name}": figures.small_multiples(suite) for suite in analysis.suites if not suite.wide}
     if (losses := figures.losses(contents.finished, contents.arms)) is not None:
         drawings["losses"] = losses
     environment = describe_environment()
@@ -53,6 +53,7 @@ def as_json(contents: Contents, analysis: Analysis, environment: dict[str, str])
         "summary": {suite.name: wording.summary(suite) for suite in analysis.suites},
         "missing": analysis.missing,
         "matching": asdict(analysis.matching),
+        "rows_read": [asdict(one) for one in rows_read.alike(contents)],
         "suites": [asdict(suite) for suite in analysis.suites],
         "runs": [_run(run) for run in contents.runs],
         "first_stages": [_run(run) for run in contents.first_stages],

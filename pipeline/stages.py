@@ -62,13 +62,17 @@ def prepare(place: Place) -> Result:
     }
 
 
-def evaluate(place: Place) -> Result:
-    """Every finished run on every task of the suite."""
+def evaluate(place: Place, *, tables: bool = True) -> Result:
+    """Every finished run on every task of the suites."""
+    from pipeline import evaluate_table
     from pipeline.evaluate import evaluate as evaluate_runs
 
     config = place.experiment.evaluation
     results = evaluate_runs(place.folder.path, config, console=place.console, before_work=place.start_ray)
-    return {"suite": config.suite, "results": len(results)}
+    if tables:
+        evaluate_table.show(results, place.console)
+        place.console.say(f"evaluation: {shown(place.folder.evaluation / 'report.html')}")
+    return {"suites": config.suites, "results": len(results), **evaluate_table.as_json(results)}
 
 
 def report(place: Place) -> Result:

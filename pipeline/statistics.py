@@ -12,133 +12,19 @@ correction for several comparisons, no extrapolation.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data_prep import keyed
 from data_prep.errors import DataError
+from pipeline.resampling import METRICS, Estimate, Fit, Floats, resampled_scores
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Cell = TypeVar("Cell")
 
 REPLICATES = 2000
-_CHUNK = 4_000_000  # resampled groups held at a time: 16 MB of counts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """One fine-tuning's answers to a task's development examples: `label` and `prediction` are classes `[n]`, `group`
-    `[n]` says which examples are drawn together (None: each on its own)."""
-
-    task: str
-    metric: str
-    seed: int  # of pre-training
-    finetune_seed: int
-    label: Ints
-    prediction: Ints
-    group: Ints | None = None
-
-    @property
-    def grouped(self) -> bool:
-        """Whether any two examples are drawn together."""
-        return self.group is not None and len(np.unique(self.group)) < len(self.group)
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A figure with its bootstrap replicates `[B]`."""
-
-    value: float
-    samples: Floats
-
-    def interval(self) -> tuple[float, float]:
-        """The 95 % percentile interval."""
-        low, high = np.percentile(self.samples, [2.5, 97.5])
-        return float(low), float(high)
-
-    def __sub__(self, other: "Estimate") -> "Estimate":
-        """The paired difference: replicate by replicate."""
-        return Estimate(self.value - other.value, self.samples - other.samples)
-
-
-# --- metrics as functions of weighted counts ------------------------------------------------------------------------
-#
-# A resample is a count per group, so every metric below is a function of a few weighted sums, and all replicates of
-# all fits on the same examples are one matrix product.
-
-
-def _features(fit: Fit, classes: int) -> NDArray[np.float32]:
-    """`[n, 1 + 2 K]`: is it right; one-hot prediction; one-hot label."""
-    eye = np.eye(classes, dtype=np.float32)
-    right = (fit.label == fit.prediction).astype(np.float32)
-    return np.concatenate([right[:, None], eye[fit.prediction], eye[fit.label]], axis=1)
-
-
-def _accuracy(right: Floats, predicted: Floats, actual: Floats) -> Floats:
-    return right / actual.sum(axis=1)
-
-
-def _matthews(right: Floats, predicted: Floats, actual: Floats) -> Floats:
-    """Gorodkin's R_K (2004), which is Matthews' correlation for two classes; 0 where one class only occurs."""
-    n = actual.sum(axis=1)
-    covariance = right * n - (predicted * actual).sum(axis=1)
-    spread = (n**2 - (predicted**2).sum(axis=1)) * (n**2 - (actual**2).sum(axis=1))
-    return np.divide(covariance, np.sqrt(spread), out=np.zeros_like(covariance), where=spread > 0)
-
-
-def _f1(right: Floats, predicted: Floats, actual: Floats) -> Floats:
-    """F1 of class 1 of two; 0 where it neither occurs nor is predicted."""
-    # correct answers = TP + TN and n − predicted_1 − actual_1 = TN − TP
-    true_positives = (right - (actual.sum(axis=1) - predicted[:, 1] - actual[:, 1])) / 2
-    total = predicted[:, 1] + actual[:, 1]
-    return np.divide(2 * true_positives, total, out=np.zeros_like(right), where=total > 0)
-
-
-METRICS: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
-    "accuracy": _accuracy,
-    "matthews": _matthews,
-    "f1": _f1,
-}
-
-
-def resampled_scores(fits: Sequence[Fit], replicates: int, key: int) -> list[Estimate]:
-    """The score of each fit and its bootstrap replicates; all fits must hold the same labels and groups, and share the
-    draws."""
-    classes = int(max(max(fit.label.max(), fit.prediction.max()) for fit in fits)) + 1
-    if classes < 2:
-        classes = 2
-    features_nF = np.concatenate([_features(fit, classes) for fit in fits], axis=1)
-    features_GF = _by_group(features_nF, fits[0].group)
-    n = len(features_GF)
-    generator = np.random.default_rng(key)
-    sums = [features_GF.sum(axis=0, dtype=np.float64)[None, :]]  # row 0: the data themselves
-    step = max(1, _CHUNK // n)
-    for start in range(0, replicates, step):
-        rows = min(step, replicates - start)
-        draws = generator.integers(0, n, size=(rows, n)) + n * np.arange(rows)[:, None]
-        counts = np.bincount(draws.ravel(), minlength=rows * n).reshape(rows, n).astype(np.float32)
-        sums.append((counts @ features_GF).astype(np.float64))  # integers below 2^24: exact in float32
-    sums_BF = np.concatenate(sums)
-    estimates = []
-    for fit, part in zip(fits, np.split(sums_BF, len(fits), axis=1), strict=True):
-        score = METRICS[fit.metric](part[:, 0], part[:, 1 : 1 + classes], part[:, 1 + classes :])
-        estimates.append(Estimate(float(score[0]), score[1:]))
-    return estimates
-
-
-def _by_group(features_nF: NDArray[np.float32], group: Ints | None) -> NDArray[np.float32]:
-    """The features summed over each group's examples."""
-    if group is None:
-        return features_nF
-    names, which_n = np.unique(group, return_inverse=True)
-    features_GF = np.zeros((len(names), features_nF.shape[1]), dtype=np.float32)
-    np.add.at(features_GF, which_n, features_nF)
-    return features_GF
 
 
 # --- cells ----------------------------------------------------------------------------------------------------------
@@ -153,7 +39,7 @@ def bootstrap(
     """
     scores: dict[int, Estimate] = {}  # by id(fit)
     for (task, digest), same in _same_examples(fit for fits in cells.values() for fit in fits).items():
-        if unknown := {fit.metric for fit in same} - METRICS.keys():
+        if unknown := {fit.metric for fit in same} - set(METRICS):
             raise DataError(f"No interval is defined for the metric {unknown.pop()!r}; known are {', '.join(METRICS)}.")
         key = int(keyed.key("examples", seed, task, digest))
         scores |= {id(fit): one for fit, one in zip(same, resampled_scores(same, replicates, key), strict=True)}
@@ -177,7 +63,8 @@ def _same_examples(fits: Iterable[Fit]) -> dict[tuple[str, str], list[Fit]]:
 
 def _digest(fit: Fit) -> str:
     group = np.arange(len(fit.label)) if fit.group is None else fit.group
-    return hashlib.sha256(np.stack([fit.label, group]).astype(np.int64).tobytes()).hexdigest()
+    label = fit.label if fit.label.dtype.kind == "f" else fit.label.astype(np.int64)
+    return hashlib.sha256(label.tobytes() + group.astype(np.int64).tobytes()).hexdigest()
 
 
 def _over_seeds(

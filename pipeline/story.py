@@ -25,7 +25,8 @@ SILENT = "silent"  # the ending of an attempt that left no word
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What was lost. `flops`: model FLOPs spent and not counted; None where no later line tells yet."""
+    """What was lost. `flops`: model FLOPs spent and not counted; None where no later line tells yet, and of an attempt
+    that left no line: what it spent is in the figure of the ending before it."""
 
     steps: int
     flops: float | None
@@ -50,7 +51,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """All attempts together. `steps_lost`: at least so many. FLOPs are the ledgers', with what the run began with."""
+    """All attempts together. `rollbacks` are all there were, `rows_skipped` what those of the surviving trajectory have
+    left out of it. `steps_lost`: at least so many. FLOPs are the ledgers', with what the run began with."""
 
     attempts: int
     rollbacks: int
@@ -181,7 +183,7 @@ class _Trace:
         if self.began is None:
             self.began = when
         if self.ending is not None:
-            self.ending.cost = self._lose(step, when, flops=None if self.wrote else 0.0)
+            self.ending.cost = self._lose(step, when, flops=None)
             self.unpriced = self.ending if self.wrote else self.unpriced
         self._back_to(step, when)
         self.ending, self.wrote = None, False

@@ -145,7 +145,10 @@ def totals(found: Totals) -> str:
     """The last line of a story."""
     parts = [plural(found.attempts, "attempt"), f"{plural(found.steps_lost, 'step')} lost"]
     if found.rollbacks:
-        parts.append(f"{plural(found.rollbacks, 'rollback')}, which skipped {plural(found.rows_skipped, 'row')}")
+        parts.append(
+            f"{plural(found.rollbacks, 'rollback')} in all attempts, {plural(found.rows_skipped, 'row')} left out of "
+            "the trajectory that counts"
+        )
     parts.append(f"{found.flops_spent:.3e} FLOPs spent, of which {found.flops_counted:.3e} count")
     return f"in all: {'; '.join([*parts, goodput(found.useful_seconds, found.wall_seconds)])}"
 

@@ -6,9 +6,12 @@ fine-tuning, one run for the experiment as a whole with configuration and report
 MLFLOW_TRACKING_URI names, by default one SQLite file in the experiment's directory.
 
 * Replaying doubles nothing. A line goes with its own step and time, and a line that arrived (its `attempt` point is
-  there) is not sent again. Of an unfinished run only what a verified checkpoint covers is sent: later steps may be
-  redone.
-* `electra.superseded` says of every fine-tuning whether the results of now still hold it.
+  there) is not sent again. Of an unfinished run only what a checkpoint covers is sent: later steps may be redone. What
+  is covered is read from the run's events; no checkpoint is looked at.
+* No step has two values. Where a rollback, or a restart from an older checkpoint, has left lines behind that were sent,
+  which MLflow cannot take back, the trajectory that survives goes to another MLflow run.
+* `electra.superseded` says of every training run whether its trajectory was left in this way, and of every fine-tuning
+  whether the results of now no longer hold it.
 * Status is truthful: FINISHED with `done.json`; otherwise RUNNING while the caller trains, KILLED when it does not,
   because whoever calls holds the directory: a run that a dead driver left open is closed, and reopened when it goes on.
 * A server out of reach costs a warning. A broken local store is an error, because it is ours.
@@ -23,7 +26,7 @@ import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,9 +36,9 @@ from data_prep.settings import fingerprint
 from pipeline import gather, tracking_cursor
 from pipeline.gather import Contents, Run
 from pipeline.mlflow_store import Point, Store, flatten, quick_to_fail
-from training.run_folder import store_of
 
 TRACKING_URI = "MLFLOW_TRACKING_URI"
+_RESUMES_AT = {"started": "step", "saved": "step", "rollback": "to_step"}  # events, and where they say it
 _ARTIFACTS = ("config.yaml", "corpus/manifest.json", "report/report.html", "report/report.json", "report/curve.svg")
 
 
@@ -144,6 +147,7 @@ class _Plan:
         self.runs = [run for run, time in started if time is not None]
         self._by_name = {run.name: run for run in self.runs}
         self.finetunings = [result for result in contents.results if result["run"] in self._by_name]
+        self._settled = {run.name: _settled(run) for run in self.runs}  # once: what is sent is what versions speak of
 
     @cached_property
     def items(self) -> list[_Item]:
@@ -169,7 +173,7 @@ class _Plan:
 
     def _finetuning_key(self, result: dict[str, Any]) -> str:
         """Names the result's content, so that a fine-tuning done anew under other rules is another run."""
-        content = {name: value for name, value in result.items() if name != "seconds"}
+        content = {name: value for name, value in result.items() if name not in ("seconds", "cpu_seconds")}
         suffix = f"{result['suite']}/{result['task']}/{result['finetune_seed']}/{fingerprint(content)[:16]}"
         return f"{self._run_key(self._by_name[result['run']])}/{suffix}"
 
@@ -179,7 +183,7 @@ class _Plan:
     # Training runs
 
     def _run_version(self, run: Run) -> str:
-        newest = [[line["step"], line["time"]] for line in _settled(run)[-1:]]
+        newest = [[line["step"], line["time"]] for line in self._settled[run.name][-1:]]
         return fingerprint([newest, run.done, self._status(run), run.identity, run.placement])
 
     def _status(self, run: Run) -> str:
@@ -188,11 +192,27 @@ class _Plan:
     def _sender(self, run: Run) -> Callable[[Store], int]:
         return lambda store: self._send_run(store, run)
 
+    def _live_key(self, store: Store, run: Run) -> tuple[str, set[tuple[int, int]]]:
+        """The MLflow run of the trajectory that survives, made already or not, and (step, time) of the lines it holds.
+        Newer ones that hold other lines are closed as superseded."""
+        first = self._run_key(run)
+        later = sorted(int(key.removeprefix(f"{first}~")) for key in store.keys(f"{first}~"))
+        surviving = {(line["step"], _ms(line["time"])) for line in run.lines}
+        made = [key for key in (first, *(f"{first}~{number}" for number in later)) if store.has(key)]
+        for key in reversed(made):
+            held = store.sent(key, "attempt")
+            if held <= surviving:
+                return key, held
+            store.tag(key, {"electra.superseded": "true"})
+            store.set_status(key, "KILLED", max(when for _, when in held))
+        return (f"{first}~{max(later, default=0) + 1}" if made else first), set()
+
     def _send_run(self, store: Store, run: Run) -> int:
-        key = self._run_key(run)
+        key, arrived = self._live_key(store, run)
         whole = {"electra.kind": "training", "electra.arm": run.arm}
         tags = {
             **(whole if run.part_of is None else {"electra.kind": "first stage", "electra.part_of": run.part_of}),
+            "electra.superseded": "false",
             "electra.objective": run.objective,
             "electra.budget": f"{run.budget:.6g}",
             "electra.manifest_sha256": str(run.identity.get("manifest_sha256", "")),
@@ -201,8 +221,7 @@ class _Plan:
         code = {} if store.has(key) else _code_version()  # of the driver that first saw the run
         store.open(key, name=run.name, start=self._first[run.name], tags={**tags, **code})
         store.describe(key, flatten({"identity": run.identity, "placement": run.placement, **_facts(run)}))
-        arrived = store.sent(key, "attempt")
-        lines = [line for line in _settled(run) if (line["step"], _ms(line["time"])) not in arrived]
+        lines = [line for line in self._settled[run.name] if (line["step"], _ms(line["time"])) not in arrived]
         points = store.log(key, [_points(line) for line in lines])
         end = _ms(run.lines[-1]["time"])
         if run.done is not None and not store.sent(key, "done/flops_counted"):
@@ -237,7 +256,7 @@ class _Plan:
         if store.finished(key):
             return 0
         run = self._by_name[result["run"]]
-        parent = self._run_key(run)
+        parent, _ = self._live_key(store, run)
         if not store.has(parent):  # removed from the store by hand
             self._send_run(store, run)
         tags = {"electra.kind": "fine-tuning", "electra.suite": result["suite"], "electra.arm": result["arm"]}
@@ -295,25 +314,13 @@ def first_time(run_dir: Path) -> int | None:
 
 
 def _settled(run: Run) -> list[dict[str, Any]]:
-    """The lines that no restart will redo: all of a finished run's, otherwise those up to the checkpoint that it would
-    resume from."""
+    """The lines that no restart is to redo: all of a finished run's, otherwise those up to the step that it resumes at
+    by its events, if that checkpoint is still whole by then."""
     if run.done is not None:
         return run.lines
-    names = store_of(run.folder).names()
-    step = _resumes_at(run.folder, tuple(name for name in names if name.endswith("/manifest.json")))
-    return [line for line in run.lines if line["step"] <= step]
-
-
-@lru_cache(maxsize=1024)
-def _resumes_at(run_dir: Path, manifests: tuple[str, ...]) -> int:
-    """The step of the newest checkpoint that verifies, 0 without one. Hashing a checkpoint and importing torch cost
-    seconds, so neither is done for finished runs, nor twice for the same names of `manifests`."""
-    if not manifests:
-        return 0
-    from training.checkpoints import newest
-
-    found, _ = newest(store_of(run_dir))
-    return found.progress.step if found is not None else 0
+    events = sorted(run.events, key=lambda event: event["time"])
+    steps = [event[_RESUMES_AT[event["event"]]] for event in events if event["event"] in _RESUMES_AT]
+    return [line for line in run.lines if steps and line["step"] <= steps[-1]]
 
 
 def _points(line: dict[str, Any]) -> list[Point]:

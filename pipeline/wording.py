@@ -6,8 +6,8 @@ out zero, never names a winner, and says what one pre-training seed cannot tell.
 
 from collections.abc import Sequence
 
-from pipeline.analysis import ArmMultiplier, Difference, Figure, Suite, TaskFacts
 from pipeline.statistics import Multiplier
+from pipeline.suites import ArmMultiplier, Difference, Figure, Published, Suite, TaskFacts
 
 # What objectives are called where their own names read badly, and the paper's section or appendix they come from.
 OBJECTIVES = {
@@ -45,6 +45,19 @@ LOSS_UNITS = {
     "nsp_loss": "nats per pair",
     "reward": "nats per masked token",
     "rtd_auc": "area under ROC curve",
+}
+_TITLES = {"glue": "GLUE tasks", "probes": "Built-in probes", "blimp": "BLiMP", "blimp_generator": "BLiMP, generators"}
+_METRICS = {
+    "accuracy": "accuracy",
+    "matthews": "Matthews correlation",
+    "spearman": "Spearman correlation",
+    "pearson": "Pearson correlation",
+    "f1": "F1",
+    "best_f1": "F1 at the best threshold",
+}
+_SCORERS = {
+    "pll": "by pseudo-log-likelihood (pll) of heads that fill masks",
+    "rtd": "by the summed log-probability of being original (rtd) of heads that detect replaced tokens",
 }
 FEW = 3  # comparisons that the summary tells of one by one; of more, those that are resolved
 _POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -102,31 +115,57 @@ def names(items: Sequence[str]) -> str:
 def score_label(tasks: Sequence[TaskFacts]) -> str:
     """What a score axis over these tasks measures."""
     metrics = sorted({task.metric for task in tasks})
-    words = {"accuracy": "accuracy, %", "matthews": "Matthews correlation × 100", "f1": "F1 × 100"}
-    return words[metrics[0]] if len(metrics) == 1 else "score (accuracy in %, Matthews × 100)"
+    if len(metrics) == 1:
+        return f"{_METRICS[metrics[0]]}{', %' if metrics == ['accuracy'] else ' × 100'}"
+    return "score (accuracy in %, others × 100)" if len(metrics) > 2 else f"score ({_both(metrics)})"
+
+
+def _both(metrics: Sequence[str]) -> str:
+    return ", ".join(f"{metric} {'in %' if metric == 'accuracy' else '× 100'}" for metric in metrics).replace(
+        "matthews", "Matthews"
+    )
 
 
 def suite_title(suite: Suite) -> str:
     """The heading of a suite's section."""
-    tasks = names([task.name for task in suite.in_mean])
-    return f"GLUE tasks: mean of {tasks}" if suite.name == "glue" else f"Built-in probes: mean of {tasks}"
+    return f"{_TITLES.get(suite.name, suite.name)}: mean of {_over(suite)}"
+
+
+def _over(suite: Suite) -> str:
+    """What a suite's mean is over."""
+    tasks = [task.name for task in suite.in_mean]
+    return f"{len(tasks)} paradigms" if suite.wide else names(tasks)
 
 
 def suite_note(suite: Suite) -> str:
     """What the suite is and is not."""
     subset = [task.name for task in suite.tasks if task.subset]
-    cut = f" Of {names(subset)} a declared subset of the official split was used." if subset else ""
-    if suite.name == "glue":
-        words = {"accuracy": "accuracy", "matthews": "Matthews correlation", "f1": "F1"}
-        metrics = ", ".join(f"{task.name}: {words[task.metric]}" for task in suite.in_mean)
+    which = "all" if suite.wide and len(subset) == len(suite.tasks) else names(subset) if subset else ""
+    cut = f" Of {which} a declared subset of the official data was used." if subset else ""
+    if suite.name == "probes":
         return (
-            f"Scores on the development sets ({metrics}). This is a mean of {len(suite.in_mean)} of the GLUE tasks, "
-            f"not the GLUE score.{cut}"
+            "Small tasks made from held-out documents of this corpus, for comparing the arms of one experiment with "
+            f"one another. They are not GLUE, and no score here can be laid beside a published one.{cut}"
         )
-    return (
-        "Small tasks made from held-out documents of this corpus, for comparing the arms of one experiment with one "
-        f"another. They are not GLUE, and no score here can be laid beside a published one.{cut}"
-    )
+    if suite.name.startswith("blimp"):
+        how = names([_SCORERS[scorer] for scorer in suite.scorers])
+        return (
+            f"Minimal pairs, without fine-tuning: the share whose good sentence scores higher, {how}. A tie is no hit, "
+            f"and chance is 50. Scores of different scorers are answers to different questions.{cut}"
+        )
+    metrics = ", ".join(f"{task.name}: {_METRICS[task.metric]}" for task in suite.in_mean)
+    if suite.name != "glue":
+        return f"Scores on the development set ({metrics}).{cut}"
+    count_ = len(suite.in_mean)
+    what = "the eight GLUE tasks of the ELECTRA paper" if count_ == 8 else f"{count_} of the GLUE tasks"
+    return f"Scores on the development sets ({metrics}). This is a mean of {what}, not the GLUE score.{cut}"
+
+
+def published_flops(one: Published) -> str:
+    """The FLOPs of a model that is no arm, and whose word they are."""
+    if one.flops is None:
+        return "not known"
+    return f"{flops_text(one.flops)}\n{'declared' if one.declared else 'counted'}"
 
 
 def curve_text(suite: Suite) -> str:
@@ -144,8 +183,17 @@ def curve_text(suite: Suite) -> str:
     return (
         f"Line chart with one line an arm. Across: training compute in model FLOPs, logarithmic. Up: mean "
         f"{score_label(suite.in_mean)}, with 95 % intervals. {'. '.join(lines)}. A constant answer scores "
-        f"{points(suite.floor)}."
+        f"{points(suite.floor)}.{_others(suite.published)}"
     )
+
+
+def _others(published: Sequence[Published]) -> str:
+    known = [
+        f"{one.name} {points(one.mean.value)} at {flops_text(one.flops)} FLOPs{' (declared)' if one.declared else ''}"
+        for one in published
+        if one.mean is not None and one.flops
+    ]
+    return f" Other models: {names(known)}." if known else ""
 
 
 def multiples_text(suite: Suite) -> str:
@@ -170,7 +218,7 @@ def summary(suite: Suite) -> list[str]:
     scores = [
         f"{points(cell.mean.value)} for {arm_name(cell.arm)} (95 % interval {interval(cell.mean)})" for cell in cells
     ]
-    tasks = names([task.name for task in suite.in_mean])
+    tasks = _over(suite)
     sentences = [
         f"At {flops_text(budget)} model FLOPs,{which} the mean score × 100 over "
         f"{tasks} was {names(scores)}; a constant answer scores {points(suite.floor)}."

@@ -46,7 +46,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Paradigm:
-    """Pairs of one construction; `term` is the phenomenon, of which there are 12, that it belongs to."""
+    """Pairs of one construction; `term` is the phenomenon it belongs to, as the files name it."""
 
     name: str
     term: str

@@ -27,15 +27,19 @@ Event = dict[str, Any]
 
 
 def inherited(spec: RunSpec, run_dir: Path) -> Progress:
-    """Where a run begins: at step 0 with the ledgers of the runs that it goes on from, as far as they are known. Every
-    rank calls; rank 0 looks."""
+    """Where a run begins: at step 0 with the ledgers of the runs that it goes on from, as far as they are known; a
+    second stage at the row after the last that the first one has read, which rollbacks have led further than was
+    planned. Every rank calls; rank 0 looks."""
     return on_rank_zero(lambda: _inherited(spec, run_dir))
 
 
 def _inherited(spec: RunSpec, run_dir: Path) -> Progress:
-    found = ledgers.union(origin.at(folder).ledgers for folder, _ in _planned(spec, run_dir))
-    total = ledgers.total(found)
-    return Progress(**{name: getattr(total, name) for name in ledgers.NAMES}, inherited=found)
+    origins = [origin.at(folder) for folder, _ in _planned(spec, run_dir)]
+    found = ledgers.union(one.ledgers for one in origins)
+    total, position = ledgers.total(found), spec.identity.start_position
+    if position:  # a second stage: it reads on
+        position = max(one.position for one in origins)
+    return Progress(**{name: getattr(total, name) for name in ledgers.NAMES}, position=position, inherited=found)
 
 
 def begin(objective: Objective, spec: RunSpec, run_dir: Path) -> list[Event]:

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 
 NAMES = ("flops_counted", "flops_spent", "flops_executed", "flops_paper", "tokens", "seconds")
 
+_COUNTS = ("tokens", "rollbacks", "rows_skipped")  # whole numbers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """What a run cost by its step `step`, without what it began with. `planned`: model FLOPs by its budget, which are
-    alike for every seed; the others are named as in `training.checkpoints.Progress`."""
+    """What a run cost by its step `step`, without what it began with, and how often and past how many rows it was
+    rolled back. `planned`: model FLOPs by its budget, which are alike for every seed; the others are named as in
+    `training.checkpoints.Progress`."""
 
     step: int = 0
     planned: float = 0.0
@@ -24,6 +27,8 @@ class Ledger:
     flops_paper: float = 0.0
     tokens: int = 0
     seconds: float = 0.0
+    rollbacks: int = 0
+    rows_skipped: int = 0
 
 
 Ledgers = dict[str, Ledger]  # by fingerprint
@@ -42,4 +47,5 @@ def union(several: Iterable[Ledgers]) -> Ledgers:
 def total(ledgers: Ledgers) -> Ledger:
     """All added up, the same to the last bit whatever their order; a sum is at no step."""
     sums = {name: math.fsum(getattr(ledger, name) for ledger in ledgers.values()) for name in (*NAMES, "planned")}
-    return Ledger(**{**sums, "tokens": sum(ledger.tokens for ledger in ledgers.values())})  # type: ignore[arg-type]
+    counts = {name: sum(getattr(ledger, name) for ledger in ledgers.values()) for name in _COUNTS}
+    return Ledger(**{**sums, **counts})

@@ -6,8 +6,8 @@ Two scorers of a sentence, `cls words sep`:
   (Salazar et al. 2020). A sentence of n words costs n rows.
 - `rtd`, for heads that detect replaced tokens: Σ log P(word is original), one row a sentence.
 
-Both sum over words, not cls and sep, and do not divide by length. The better sentence must score higher by more than
-`TIE`; a tie is no hit. Guarantees: memory does not grow with the number of sentences but for their ids and scores, nor
+Both sum over words, not cls and sep, and do not divide by length. What differs by no more than rounding is a tie, and a
+tie is no hit. Guarantees: memory does not grow with the number of sentences but for their ids and scores, nor
 with the vocabulary; text that spells a special token stays text; no generator state is used. Networks that have only
 seen samples where tokens were masked (`replace_mlm`, `all_tokens_mlm`) have an `mlm` head that knows no [MASK]:
 `training.judges` leaves them out.
@@ -39,14 +39,14 @@ Scorer = Literal["pll", "rtd"]
 Scores = NDArray[np.float64]
 
 HEADS: dict[Scorer, str] = {"pll": "mlm", "rtd": "rtd"}  # what each scorer asks
-BATCH_TOKENS = 8_192  # of one forward pass
+BATCH_TOKENS = 4_096  # of one forward pass
 BATCH_LOGITS = 1 << 25  # of one pass through an output layer over the vocabulary
-TIE = 1e-4  # nats: what rounding in fp32 may make of two sums that are equal
+TIE = 1e-6  # of a score: what rounding in fp32 may make of two sums that are equal
 
 
 @dataclass(frozen=True, slots=True)
 class ParadigmScore:
-    """`margins`, score of the good sentence less that of the bad one, in nats, of each pair in order `[n]`."""
+    """`margins` of each pair in order `[n]`: the good sentence's score less the bad one's, in nats; 0 is a tie."""
 
     margins: Scores
 
@@ -57,7 +57,7 @@ class ParadigmScore:
     @property
     def hits(self) -> int:
         """Pairs whose good sentence scores higher; a tie is none, nor is what is no number."""
-        return int((self.margins > TIE).sum())
+        return int((self.margins > 0).sum())
 
     @property
     def accuracy(self) -> float:
@@ -122,7 +122,7 @@ def score_paradigms(
             scores_n = _pseudo_log_likelihoods(network, data, tokenizer.special.mask, device)
         else:
             scores_n = _originality(network, data, device)
-    margins = scores_n[0::2] - scores_n[1::2]
+    margins = _margins(scores_n[0::2], scores_n[1::2])
     ends = np.cumsum([len(paradigm.pairs) for paradigm in paradigms])
     return PairScores(
         scorer=scorer,
@@ -133,6 +133,11 @@ def score_paradigms(
         seconds=time.monotonic() - start,
         cpu_seconds=time.process_time() - cpu_start,
     )
+
+
+def _margins(good: Scores, bad: Scores) -> Scores:
+    margins = good - bad
+    return np.where(np.abs(margins) <= TIE * np.maximum(np.abs(good), np.abs(bad)), 0.0, margins)
 
 
 def _refuse_misfits(data: Encoded, sentences: Sequence[str], network: Network) -> None:

@@ -16,6 +16,7 @@ from data_prep.storage import Folder
 from training import checkpoints, hf_config, ledgers, vocabulary
 from training.arms import ArmConfig, BertArm, ElectraTwoStageArm, FrozenGenerator, MlmArm, NetworkGenerator, RobertaArm
 from training.checkpoints import Checkpoint
+from training.checkpoints.retention import is_for_good
 from training.flops import trained_generator
 from training.ledgers import Ledger, Ledgers
 from training.run_folder import DONE, RECORD, store_of
@@ -32,7 +33,8 @@ class Origin:
 
     `folder` is a path, of a checkpoint in an object store its address. `identity` is `FINGERPRINT@STEP` of a run, or
     `sha256:…` of a Hugging Face folder's weights. Of a run the tokenizer is known, and what every run that its weights
-    came from has cost, itself included; of a Hugging Face folder, at most a vocabulary and the padding's id in it.
+    came from has cost, itself included, and the `position` in the stream that it has read to; of a Hugging Face folder,
+    at most a vocabulary and the padding's id in it.
     """
 
     folder: Path | str
@@ -44,6 +46,7 @@ class Origin:
     vocabulary: Vocabulary | None = None
     pad: int | None = None
     ledgers: Ledgers = field(default_factory=dict)
+    position: int = 0
 
     @property
     def vocab_size(self) -> int:
@@ -117,9 +120,10 @@ def _last_checkpoint(run_dir: Path) -> Path | str:
     found = [entry for entry in checkpoints.listing(store) if entry.state == "valid"]
     if not found:
         raise CheckpointError(f"init_from: {run_dir} has no checkpoint; train it first, or name another folder")
+    for_good = [store.sub(entry.name) for entry in found if is_for_good(entry)]
     raise CheckpointError(
-        f"init_from: {run_dir} is not finished; train it to its end, or name the checkpoint itself, "
-        f"{store.sub(found[-1].name)}"
+        f"init_from: {run_dir} is not finished; train it to its end, or name a checkpoint that its retention keeps for "
+        + (f"good, {for_good[-1]}" if for_good else "good: it has none yet (training.checkpoints.keep_every, at_flops)")
     )
 
 
@@ -131,6 +135,7 @@ def _run_of(found: Checkpoint) -> Origin:
     spec, progress = found.spec, found.progress
     identity, begun = spec.identity, ledgers.total(progress.inherited)
     own = {name: getattr(progress, name) - getattr(begun, name) for name in ledgers.NAMES}
+    own |= {"rollbacks": progress.rollbacks, "rows_skipped": progress.rows_skipped}
     planned = (spec.budget - spec.inherited_budget) * (progress.step / spec.steps)
     generator = _generator_size(identity.arm, identity.model)
     return Origin(
@@ -141,6 +146,7 @@ def _run_of(found: Checkpoint) -> Origin:
         masked=generator or (identity.model if isinstance(identity.arm, _FILLS_MASKS) else None),
         tokenizer_sha256=identity.tokenizer_sha256,
         ledgers={**progress.inherited, found.manifest["identity"]: Ledger(step=progress.step, planned=planned, **own)},
+        position=progress.position,
     )
 
 

@@ -66,7 +66,7 @@ def write_done_record(
         "step_seconds": progress.step_seconds,  # of the surviving trajectory; neither of the two
         "skipped_steps": progress.skipped,
         "rollbacks": progress.rollbacks,
-        "start_position": spec.identity.start_position,
+        "start_position": progress.position - progress.step * spec.identity.global_batch - progress.rows_skipped,
         "position": progress.position,
         "skipped": [list(one) for one in progress.skipped_rows],  # positions that rollbacks led past, from and to
         "rows_skipped": progress.rows_skipped,

@@ -244,9 +244,10 @@ def plan_run(
 
 def save_at(at_flops: Sequence[float], inherited: float, flops_per_step: float, steps: int) -> list[int]:
     """The steps at which a run comes nearest to the model FLOPs named, which count what it began with; those that lie
-    outside the run are left out."""
-    nearest = {round((flops - inherited) / flops_per_step) for flops in at_flops}
-    return sorted(step for step in nearest if 1 <= step <= steps)
+    outside the run are left out, but for one within a step of its end, which is its last."""
+    exact = [(flops - inherited) / flops_per_step for flops in at_flops]
+    nearest = {min(round(step), steps) for step in exact if step < steps + 1}
+    return sorted(step for step in nearest if step >= 1)
 
 
 def _affordable(stream: Stream, budget: float, begun: Beginning) -> tuple[int, float]:

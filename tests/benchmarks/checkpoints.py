@@ -96,6 +96,17 @@ def costs(engine: Engine, batch: Batch, saver: Saver, rounds: int) -> None:
     assert all(outcome.saved for outcome in outcomes)
 
 
+def alone(saver: Saver, plain: float) -> None:
+    """A saving with nothing beside it: less for a busy machine to disturb than a difference of blocks."""
+
+    def save() -> None:
+        saver.start(Progress(step=1), heldout_loss=None, next_rows="")
+        saver.settle()
+
+    taken = statistics.median(seconds(save)[1] for _ in range(5)) / plain
+    print(f"  alone: {taken:.2f} times the CPU time of a step, {taken / EVERY:.2%} of {EVERY} steps")
+
+
 def way_back(store: storage.Folder, plain: float) -> None:
     found, passed_over = choose(store)
     assert found is not None and not passed_over
@@ -121,8 +132,10 @@ def main() -> None:
         objective, engine = built()
         batch = to_device(prepared(objective, ROWS, VOCAB), CPU)
         print(f"{engine.parameter_count:,} parameters, steps of {2 * ROWS} × {LENGTH} tokens, a saving every {EVERY}:")
-        costs(engine, batch, Saver(store, engine, specification(), SPECIAL, False, None), rounds)
+        saver = Saver(store, engine, specification(), SPECIAL, False, None)
+        costs(engine, batch, saver, rounds)
         plain = statistics.median(seconds(lambda: step(engine, batch))[1] for _ in range(10))
+        alone(saver, plain)
         way_back(store, plain)
         dist.destroy_process_group()
 

@@ -4,12 +4,15 @@ Ours beside what people would use instead, in turns within the same minutes: Hug
 `ElectraForPreTraining` with shared embeddings, the generator's logits at every position (as its users write it) or at
 the masked positions only, sampling by Gumbel noise, AdamW. Below, the matmuls of a step alone: the ceiling. Tokens are
 those of one step by the CPU time of all threads, divided by the threads: a busy machine changes it less than the clock.
+Memory is what two steps add at most to a process that has imported everything, each case in a process of its own.
 """
 
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +23,9 @@ from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTrainin
 
 from data_prep.rows import SpecialIds, structure
 from training.arms import ElectraArm
+from training.devices import memory_peak
 from training.masking import RowKeys
-from training.objectives import Batch, HostBatch, Objective, RowBatch, build, to_device
+from training.objectives import HostBatch, Objective, RowBatch, build, to_device
 from training.optimizer import build_optimizer
 from training.settings import OptimizerConfig
 from training.sizes import ModelConfig
@@ -29,6 +33,7 @@ from training.sizes import ModelConfig
 VOCAB, ROWS, LENGTH, ROUNDS = 30_522, 32, 128, 5
 SPECIAL = SpecialIds(pad=0, unk=100, cls=101, sep=102, mask=103)
 ARM = ElectraArm(learning_rate=5e-4)
+CPU = torch.device("cpu")
 Step = Callable[[], Any]
 
 
@@ -44,25 +49,29 @@ def _no_partners(draws: np.ndarray) -> Any:
     raise AssertionError("ELECTRA exchanges no segments")
 
 
-def ours(dropout: float) -> tuple[Step, Batch]:
-    """A step of ours, and its batch."""
+def _objective(dropout: float) -> Objective:
     torch.manual_seed(0)
     model = ModelConfig.model_validate({"size": "small", "dropout": dropout, "attention_dropout": dropout})
-    objective = build(ARM, model.encoder(VOCAB), SPECIAL, seq_len=LENGTH, packed=False)
+    return build(ARM, model.encoder(VOCAB), SPECIAL, seq_len=LENGTH, packed=False)
+
+
+def ours(dropout: float) -> Step:
+    """A step of ours."""
+    objective = _objective(dropout)
     optimizer = build_optimizer(objective, OptimizerConfig())
-    batch = to_device(prepared(objective), torch.device("cpu"))
+    batch = to_device(prepared(objective), CPU)
 
     def loss() -> Tensor:
         outputs = objective(batch)
         parts = [t.weight * outputs.sums[t.name] / outputs.statistics[t.count] for t in objective.loss_terms()]
         return torch.stack(parts).sum()
 
-    return _updating(objective, optimizer, loss), batch
+    return _updating(objective, optimizer, loss)
 
 
-def hugging_face(batch: Batch, *, masked_only: bool) -> Step:
-    """The same networks and losses from transformers' models."""
-    torch.manual_seed(0)
+def hugging_face(*, masked_only: bool) -> Step:
+    """The same networks, losses and batch from transformers' models."""
+    batch = to_device(prepared(_objective(0.0)), CPU)
     sizes = {"vocab_size": VOCAB, "embedding_size": 128, "num_hidden_layers": 12, "max_position_embeddings": 512}
     generator = ElectraForMaskedLM(ElectraConfig(**sizes, hidden_size=64, num_attention_heads=1, intermediate_size=256))
     discriminator = ElectraForPreTraining(
@@ -127,16 +136,33 @@ def matmuls() -> Step:
     return step
 
 
-def main(threads: int) -> None:
-    torch.set_num_threads(threads)
-    with_dropout, batch = ours(0.1)
-    steps = {
-        "ours, dropout .1": with_dropout,
-        "ours, no dropout": ours(0.0)[0],
-        "Hugging Face, logits everywhere": hugging_face(batch, masked_only=False),
-        "Hugging Face, masked positions": hugging_face(batch, masked_only=True),
-        "the matmuls alone": matmuls(),
-    }
+CASES: dict[str, Callable[[], Step]] = {
+    "ours, dropout .1": partial(ours, 0.1),
+    "ours, no dropout": partial(ours, 0.0),
+    "Hugging Face, logits everywhere": partial(hugging_face, masked_only=False),
+    "Hugging Face, masked positions": partial(hugging_face, masked_only=True),
+    "the matmuls alone": matmuls,
+}
+
+
+def memory(case: str) -> int:
+    """In this process: bytes that two steps of a case add at most to what is held before."""
+    before = memory_peak(CPU)
+    step = CASES[case]()
+    step()
+    step()  # the first makes the optimizer's state, beside the second's activations
+    return memory_peak(CPU) - before
+
+
+def memory_apart(case: str, threads: int) -> int:
+    """`memory` in a process of its own."""
+    command = [sys.executable, "-m", "tests.benchmarks.train_step", str(threads), case]
+    return int(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+
+
+def seconds_of_steps(threads: int) -> dict[str, float]:
+    """CPU seconds of a step by thread, of every case: medians of rounds in which each has its turn."""
+    steps = {name: make() for name, make in CASES.items()}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for step in steps.values():
         step()
@@ -145,13 +171,24 @@ def main(threads: int) -> None:
             began = time.process_time()
             step()
             seconds[name].append((time.process_time() - began) / threads)
-    best = {name: statistics.median(found) for name, found in seconds.items()}
-    mine = best["ours, dropout .1"]
+    return {name: statistics.median(found) for name, found in seconds.items()}
+
+
+def main(threads: int) -> None:
+    """Print a line a case."""
+    memories = {name: memory_apart(name, threads) for name in CASES}
+    seconds = seconds_of_steps(threads)
+    mine = seconds["ours, dropout .1"]
     tokens = ROWS * LENGTH
     print(f"{threads} thread(s), {tokens} tokens a step, by CPU time, median of {ROUNDS}")
-    for name, found in best.items():
-        print(f"{name:<34}{tokens / found:8.0f} tokens/s   ours, dropout .1: {found / mine:5.2f} x")
+    for name, found in seconds.items():
+        speed = f"{tokens / found:8.0f} tokens/s   ours, dropout .1: {found / mine:5.2f} x"
+        print(f"{name:<34}{speed}   memory {memories[name] / 2**20:6.0f} MiB")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2)
+    torch.set_num_threads(int(sys.argv[1]) if len(sys.argv) > 1 else 2)
+    if len(sys.argv) > 2:
+        print(memory(sys.argv[2]))
+    else:
+        main(torch.get_num_threads())

@@ -42,15 +42,19 @@ def told(run: Path, *kinds: str) -> list[Any]:
 
 def main(spec: str, corpus: str, runs: str, cluster: str) -> int:
     from cluster.config import ClusterConfig
+    from cluster.launch import alone
     from cluster.session import session
     from cluster.trainer import train_runs
     from data_prep.errors import ElectraError
 
-    config = ClusterConfig.model_validate_json(cluster)
+    config, one = ClusterConfig.model_validate_json(cluster), RunSpec.model_validate_json(spec)
+    work = [one], json.loads(corpus), Path(json.loads(runs)), config, lambda spec, line: None
     try:
+        if config.num_workers == 0:
+            alone().train_runs(*work)
+            return 0
         with session(config.address, config.num_cpus):
-            one = RunSpec.model_validate_json(spec)
-            train_runs([one], json.loads(corpus), Path(json.loads(runs)), config, lambda spec, line: None)
+            train_runs(*work)
     except ElectraError as error:
         print(error, flush=True)
         return error.exit_code

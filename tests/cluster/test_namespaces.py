@@ -82,7 +82,7 @@ def test_a_node_that_is_drained_and_a_head_that_is_restarted(nodes: Nodes, tmp_p
     nodes.kill(0)
     nodes.start_head()
     last = told(run, "saved")[1]["step"]
-    wait_for(lambda: started(run)[2:] == [(1, last)], 240, "it goes on with the new head")
+    wait_for(lambda: driver.poll() is not None or started(run)[2:] == [(1, last)], 240, "it goes on with the new head")
     requests.ask(tmp_path / "runs", "stop", "the test is over")
     assert driver.wait(120) == 75
     lost, headless = told(run, "failed")

@@ -19,6 +19,7 @@ from cluster.config import ClusterConfig
 from cluster.drain import NODES, Drains, here
 from cluster.oversight import Silence, last_step
 from cluster.worker import Assignment
+from data_prep.errors import PreflightError
 from tests.training.runs import ELECTRA, events, spec_for
 from tests.training.synthetic import write_corpus
 from training import heartbeat, requests, run_folder
@@ -200,3 +201,16 @@ def test_only_the_death_of_a_vital_process_ends_the_rest(monkeypatch: pytest.Mon
     assert session.end_broken() and killed == [True]
     monkeypatch.setattr(session, "_started", session._Start("127.0.0.1:6379", None, None))  # of others
     assert not session.end_broken() and killed == [True]
+
+
+def test_a_cluster_that_stays_away_is_waited_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    from cluster import session
+
+    monkeypatch.setattr(session, "_started", session._Start("127.0.0.1:1", None, None))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)  # this process may have a Ray of other tests
+    began = time.monotonic()
+    with pytest.raises(PreflightError, match=r"No Ray cluster answers at cluster\.address 127\.0\.0\.1:1"):
+        session.renew(2.0)
+    assert 1.0 <= time.monotonic() - began < 10.0

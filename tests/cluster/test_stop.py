@@ -90,3 +90,22 @@ def test_ctrl_c_at_a_terminal_saves_and_twice_ends_it_at_once(tmp_path: Path) ->
     (stopped,) = driver.told(run, "stopped")
     assert driver.told(run, "started")[1]["step"] == stopped["step"] > 0
     assert not driver.told(run, "failed")
+
+
+@pytest.mark.slow
+@pytest.mark.multi
+def test_a_rank_that_is_signalled_itself_saves(tmp_path: Path) -> None:
+    """Without Ray, as a rank of torchrun or srun: by Slurm's warning, once it trains."""
+    write_corpus(tmp_path / "corpus")
+    spec = spec_for(ELECTRA, tmp_path / "corpus", 100_000)
+    run = tmp_path / "runs" / spec.name
+    process = driver.start(spec, tmp_path / "corpus", tmp_path / "runs", num_workers=0)
+    try:
+        wait_for(lambda: bool(driver.told(run, "started")), 120, "training has begun")
+        process.send_signal(signal.SIGUSR1)
+        said, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 75, said
+    (saved,), (stopped,) = driver.told(run, "saved"), driver.told(run, "stopped")
+    assert stopped["reason"] == "SIGUSR1" and saved["step"] == stopped["step"] > 0

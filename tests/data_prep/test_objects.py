@@ -48,6 +48,20 @@ def test_a_file_is_there_whole_or_not_at_all(place: Folder) -> None:
     assert place.read_bytes("a/b") == b"again"
 
 
+def test_an_upload_that_breaks_off_leaves_no_half(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyarrow completes the object of a stream that is closed after an error."""
+
+    def break_off(source: Any, target: Any, length: int) -> None:
+        target.write(source.read(4))
+        raise KeyboardInterrupt
+
+    place = storage.folder(prefix)
+    monkeypatch.setattr(objects.shutil, "copyfileobj", break_off)
+    with pytest.raises(KeyboardInterrupt):
+        place.write_bytes("a/b", b"whole or not")
+    assert place.names() == []
+
+
 def test_names_are_sorted_relative_and_below_the_prefix(place: Folder) -> None:
     for name in ("train/00001-000.tar", "train/00000-000.tar", "training/x", "manifest.json"):
         place.write_bytes(name, b"x")

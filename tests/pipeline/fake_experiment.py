@@ -169,6 +169,9 @@ def write_run(
         last = lines[-1]["values"]
         record = {
             "step": steps,
+            "start_position": 0,
+            "position": 64 * steps,
+            "skipped": [],
             "budget": budget,
             "flops_per_step": FLOPS_PER_STEP[arm],
             "flops_counted": last["flops"],
@@ -201,6 +204,8 @@ def make_two_stage(out: Path) -> tuple[str, str]:
     begun = json.loads((first / "run.json").read_text())
     origin = f"{fingerprint(begun['identity'])}@{begun['steps']}"
     change(second / "run.json", objective="electra_two_stage", inherited=BUDGETS[1] / 2)
+    start, own = 64 * begun["steps"], json.loads((second / "done.json").read_text())["position"]
+    change(second / "done.json", start_position=start, position=start + own)
     begin_with(second, {f"../{first.name}/checkpoints/step-{begun['steps']:08d}": origin}, flops=BUDGETS[1] / 2)
     return first.name, second.name
 

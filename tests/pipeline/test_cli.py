@@ -177,8 +177,8 @@ def test_the_verbs_that_track_name_the_switch() -> None:
 def test_glue_dir_selects_the_suite_whatever_its_name(tmp_path: Path) -> None:
     folder = tmp_path / "a: 'b' #c"
     folder.mkdir()
-    experiment = place.read_experiment(QUICKSTART, place.glue_overrides(folder))
-    assert (experiment.evaluation.suite, experiment.evaluation.glue_dir) == ("glue", folder)
+    experiment = place.read_experiment(QUICKSTART, place.suite_overrides({"glue_dir": folder}))
+    assert (experiment.evaluation.suites, experiment.evaluation.glue_dir) == (["glue"], folder)
 
 
 def test_an_experiment_folder_stands_for_its_configuration_and_place(tmp_path: Path) -> None:

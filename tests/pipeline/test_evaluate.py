@@ -17,8 +17,11 @@ from data_prep import tokenizer as tokenizers
 from data_prep.errors import CheckpointError, ConfigError, DataError
 from data_prep.manifest import Manifest
 from pipeline.console import Console
-from pipeline.evaluate import check_tasks, evaluate
-from tests.training.synthetic import VOCAB, write_corpus
+from pipeline.evaluate import evaluate, evaluate_model
+from pipeline.evaluate_data import check
+from pipeline.evaluate_targets import model_at
+from tests.pipeline.tiny_evaluation import PROTOCOL, WORDS, write_vocabulary
+from tests.training.synthetic import write_corpus
 from training.arms import ArmConfig, BertArm, ElectraArm
 from training.loop import train
 from training.probes import ProbesConfig
@@ -29,8 +32,6 @@ from training.sizes import ModelConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.multi]
 
-WORDS = [f"word{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(VOCAB - 5)]
-PROTOCOL = Protocol(epochs=1, max_length=32, learning_rate=1e-3)
 CONFIG = EvaluationConfig(protocol=PROTOCOL, probes=ProbesConfig(train_examples=96, dev_examples=40, topics=3))
 RTE = "index\tsentence1\tsentence2\tlabel\n" + "".join(
     f"{i}\t{WORDS[i]} {WORDS[i + 1]}.\t{WORDS[i + 2]}.\t{'entailment' if i % 3 else 'not_entailment'}\n"
@@ -46,7 +47,7 @@ def make_corpus(folder: Path) -> Manifest:
     """Synthetic rows, a tokenizer over the same ids, and held-out documents in its words."""
     manifest = write_corpus(folder)
     vocabulary = folder / "vocab.txt"
-    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]) + "\n")
+    write_vocabulary(vocabulary)
     tokenizers.load(vocabulary).save(folder / "tokenizer")
     rng = np.random.default_rng(0)
     documents = []
@@ -90,6 +91,10 @@ def lines(out: Path) -> list[dict[str, Any]]:
 def arrays(out: Path, result: dict[str, Any]) -> dict[str, np.ndarray]:
     with np.load(out / "evaluation" / result["predictions"], allow_pickle=False) as file:
         return dict(file)
+
+
+def timeless(result: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name not in ("seconds", "cpu_seconds")}
 
 
 def no_ray() -> None:
@@ -149,8 +154,7 @@ def test_what_is_missing_is_redone_to_the_same_predictions(out: Path, first: lis
     for result, arrays_before in zip((again[0], again[3]), expected, strict=True):
         arrays_now = arrays(out, result)
         assert all(np.array_equal(arrays_now[name], arrays_before[name]) for name in ("label", "prediction", "score"))
-    without_times = [[{k: v for k, v in r.items() if k != "seconds"} for r in results] for results in (again, first)]
-    assert without_times[0] == without_times[1]
+    assert [timeless(r) for r in again] == [timeless(r) for r in first]
     rewritten = [path for path, time in kept.items() if path.stat().st_mtime_ns != time]
     assert [path.stem for path in rewritten] == [Path(lost["predictions"]).stem]
 
@@ -168,13 +172,34 @@ def test_another_protocol_is_another_result_and_the_old_records_stay(out: Path, 
     assert len(lines(out)) == len(first)
 
 
+def test_a_checkpoint_on_the_way_stands_beside_the_runs_and_is_none_of_them(
+    out: Path, first: list[dict[str, Any]]
+) -> None:
+    run = next(path.parent for path in sorted(out.glob("runs/*/done.json")))
+    model = model_at(next(run.glob("checkpoints/step-*")))
+    config = CONFIG.model_copy(update={"tasks": ["sentence_order"]})
+    (row,) = evaluate_model(out, config, model, corpus=out / "corpus", console=console())
+    done = json.loads((run / "done.json").read_text())
+    assert (row["run"], row["arm"], row["step"]) == (f"{run.name}@2", run.name.split("-")[0], 2)
+    assert (row["flops_counted"], row["flops_declared"]) == (done["flops_counted"], False)
+    same = next(r for r in first if (r["run"], r["task"]) == (run.name, "sentence_order"))
+    assert row["metrics"] == same["metrics"]  # it is the run's last
+    assert [timeless(r) for r in lines(out) if r["run"] != row["run"]] == [timeless(r) for r in first]
+    whole = model_at(run)
+    assert (whole.name, whole.facts["step"]) == (run.name, 2)
+    again = evaluate_model(out, config, whole, corpus=out / "corpus", console=console(), before_work=no_ray)
+    assert [timeless(r) for r in again] == [timeless(same)]
+    assert len(lines(out)) == len(first) + 1  # nothing stands there twice
+    (out / "evaluation" / "grids" / f"probes@{model.name}.json").unlink()
+
+
 def test_glue_stands_beside_the_probes_and_a_subset_is_named(
     out: Path, first: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     (tmp_path / "RTE").mkdir()
     (tmp_path / "RTE" / "train.subset.tsv").write_text(RTE)
     (tmp_path / "RTE" / "dev.tsv").write_text(RTE)
-    config = CONFIG.model_copy(update={"suite": "glue", "glue_dir": tmp_path, "tasks": ["RTE"]})
+    config = CONFIG.model_copy(update={"suites": ["glue"], "glue_dir": tmp_path, "tasks": ["RTE"]})
     results = evaluate(out, config, console=console())
     assert [(r["suite"], r["task"], r["subset"]) for r in results] == [("glue", "RTE", True)] * 2
     assert [r["suite"] for r in lines(out)] == ["glue"] * 2 + ["probes"] * len(first)
@@ -202,19 +227,19 @@ def test_glue_stands_beside_the_probes_and_a_subset_is_named(
 def test_user_errors_come_before_any_work(out: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds no finished run: run `electra train` first"):
         evaluate(tmp_path, CONFIG, console=console(), before_work=no_ray)
-    glue = {"suite": "glue", "glue_dir": tmp_path}
+    glue = {"suites": ["glue"], "glue_dir": tmp_path}
     for changes, error, sentence in (
         ({**glue, "glue_dir": tmp_path / "nowhere"}, DataError, "nowhere is not a folder"),
         (glue, DataError, "CoLA is not a folder"),
-        ({**glue, "tasks": ["source_topic"]}, ConfigError, "source_topic is no task of suite glue"),
-        ({"suite": "glue"}, ConfigError, "suite is glue but no folder is named"),
+        ({**glue, "tasks": ["source_topic"]}, ConfigError, "source_topic is no task of glue"),
+        ({"suites": ["glue"]}, ConfigError, "suites has glue but nothing says where it is"),
     ):
         config = CONFIG.model_copy(update=changes)
         with pytest.raises(error, match=sentence):
             evaluate(out, config, console=console(), before_work=no_ray)
         with pytest.raises(error, match=sentence):
-            check_tasks(config)
-    check_tasks(CONFIG)
+            check(config)
+    check(CONFIG)
 
 
 def test_a_users_error_in_a_unit_comes_out_as_itself(out: Path, first: list[dict[str, Any]]) -> None:

@@ -61,6 +61,14 @@ def test_an_experiment_is_told_run_by_run_in_the_order_they_began(tmp_path: Path
         assert [line for line in told if not line.startswith(" ")] == ["b", "a", "c: nothing has happened yet"]
 
 
+def test_rollbacks_of_all_attempts_and_the_rows_that_the_surviving_trajectory_leaves_out(tmp_path: Path) -> None:
+    """The second one is of a trajectory that a restart from step 5 has left."""
+    run = Told().start().train(5).save().train(5).roll_back(5).train(5).save().train(5).roll_back(10).train(5).start(5)
+    run.train(5).write(tmp_path / "runs" / "x")
+    last = electra("events", tmp_path).stdout.splitlines()[-1]
+    assert "; 2 rollbacks in all attempts, 40 rows left out of the trajectory that counts; " in last
+
+
 def test_as_json(tmp_path: Path) -> None:
     killed().write(tmp_path / "runs" / "x")
     done = electra("events", tmp_path, "--json")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline import analysis, figures, gather, report
+from pipeline import figures, gather, report, suites
 from pipeline.origins import origins
 from tests.pipeline import fake_experiment
 from tests.pipeline.report_page import json_of, page_of, suite_of
@@ -38,7 +38,8 @@ def test_a_first_stage_is_no_arm_and_its_cost_is_told_of(out: Path, undrawn: Non
         f"{second} began with the weights of {first} (mlm, step {steps:,}). Its FLOPs, tokens and seconds, not its "
         "steps, contain theirs as far as their own records go: 6 × 10¹¹ model FLOPs, 50 % of all."
     ) in page.text
-    assert "read the same rows of one corpus in the same order. " not in page.text  # nothing to add: the stream goes on
+    assert "read the same rows of one corpus in the same order, as far as each goes." in page.text  # the stream goes on
+    assert "had read rows before" not in page.text
     assert "not at equal" not in page.text
     assert found["missing"] == []
 
@@ -60,7 +61,10 @@ def test_every_origin_is_named_and_what_it_cost_or_that_nobody_knows(out: Path, 
         "10¹¹ model FLOPs, 25 % of all. What downloaded (Hugging Face folder) cost is not known and is in none of its "
         "figures."
     ) in text
-    assert (f"in the same order. What {name} began with had read rows before, which are not compared here.") in text
+    assert (
+        f"in the same order, as far as each goes. What {name} began with had read rows before, which are not compared "
+        "here."
+    ) in text
     assert f"{name} began with weights whose cost is not known: no comparison with them is at equal compute." in text
     began = next(run for run in json_of(out)["runs"] if run["name"] == name)["began_with"]
     assert [(one["name"], one["step"], one["generator_only"]) for one in began] == [
@@ -130,7 +134,7 @@ def test_the_baseline_has_no_generator_if_any_arm_has_none(
 ) -> None:
     run = gather.read(out).runs[0]
     runs = [dataclasses.replace(run, arm=arm, objective=o) for arm, o in zip("abc", objectives, strict=True)]
-    assert analysis.choose_baseline(runs) == baseline
+    assert suites.choose_baseline(runs) == baseline
 
 
 def test_the_arms_of_the_paper_have_readable_names(out: Path, undrawn: None) -> None:
@@ -170,6 +174,35 @@ def test_what_restarts_and_rollbacks_did_stands_beside_the_figures(out: Path, un
         "bert-4.00e+11-s0 left the road and went back to a checkpoint 2 times; 1,280 rows that it had read since are "
         "left out of what counts, and others read them."
     ) in page.text
+
+
+def test_a_rollback_of_a_first_stage_is_told_and_its_rows_are_not_those_of_the_others(out: Path, undrawn: None) -> None:
+    first, second = fake_experiment.make_two_stage(out)
+    fake_experiment.change(
+        out / "runs" / first / "done.json", rollbacks=1, rows_skipped=640, skipped=[[1280, 1920]]
+    )  # fmt: skip
+    report.write(out)
+    text = page_of(out).text
+    assert f"{first}, the first stage of {second}, left the road and went back to a checkpoint 1 time; 640 rows" in text
+    end = json.loads((out / "runs" / second / "done.json").read_text())["position"]
+    assert "Not all runs of seed 0 read the same rows in the same order: " in text
+    assert f"as far as each goes; {second} read positions 0 to 1,280 and 1,920 to {end:,}." in text
+
+
+def test_faults_that_were_injected_are_told(out: Path, undrawn: None) -> None:
+    run = out / "runs" / "bert-4.00e+11-s0"
+    story = Told().start().train(5)
+    for rank in (0, 1):
+        story.event("fault", kind="nan", step=5, rank=rank)
+    story.event("fault", kind="nan", step=6, rank=0).event("fault", kind="kill_in_save", step=10, rank=1)
+    (run / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in story.events))
+    report.write(out)
+    text = page_of(out).text
+    assert (
+        f"Faults were injected into {run.name} on purpose (training.faults): nan at steps 5 and 6 and kill in save at "
+        "step 10."
+    ) in text
+    assert text.count("Faults were injected") == 1
 
 
 def test_a_first_run_in_an_object_store_is_named_by_its_run() -> None:

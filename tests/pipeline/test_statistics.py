@@ -2,18 +2,17 @@
 
 import numpy as np
 import pytest
+from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from data_prep.errors import DataError
+from pipeline.resampling import Estimate, Fit, resampled_scores
 from pipeline.statistics import (
-    Estimate,
-    Fit,
     bootstrap,
     flops_needed,
     mean,
     multiplier,
     multiplier_with_interval,
-    resampled_scores,
 )
 
 
@@ -54,6 +53,44 @@ def test_replicates_equal_scikit_learn_on_the_same_draws() -> None:
     draws = np.random.default_rng(7).integers(0, 40, size=(50, 40))
     expected = [matthews_corrcoef(label[row], prediction[row]) for row in draws]
     assert found.samples == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("metric", ["pearson", "spearman"])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_correlations_equal_scipy_on_the_same_draws(metric: str, grouped: bool) -> None:
+    """Values with ties, as STS-B's are, and documents of one to three examples."""
+    generator = np.random.default_rng(4)
+    label = np.round(generator.uniform(0, 5, 40) * 2) / 2
+    prediction = np.round(label + generator.normal(0, 1.5, 40), 1)
+    group = np.sort(generator.integers(0, 20, 40)) if grouped else np.arange(40)
+    fit = Fit(task="t", metric=metric, seed=0, finetune_seed=0, label=label, prediction=prediction, group=group)
+    found = resampled_scores([fit], 30, key=7)[0]
+    scipys = {"pearson": pearsonr, "spearman": spearmanr}[metric]
+    assert found.value == pytest.approx(scipys(label, prediction).statistic, abs=1e-12)
+    names = np.unique(group)
+    draws = np.random.default_rng(7).integers(0, len(names), size=(30, len(names)))
+    rows = [np.concatenate([np.flatnonzero(group == names[g]) for g in draw]) for draw in draws]
+    assert found.samples == pytest.approx([scipys(label[row], prediction[row]).statistic for row in rows], abs=1e-12)
+
+
+@pytest.mark.parametrize("metric", ["pearson", "spearman"])
+def test_correlation_with_a_constant_is_zero(metric: str) -> None:
+    constant = np.full(50, 0.1 + 0.2)  # sums of which are not exact
+    fit = Fit(task="t", metric=metric, seed=0, finetune_seed=0, label=np.arange(50.0), prediction=constant)
+    found = resampled_scores([fit], 20, 0)[0]
+    assert found.value == 0.0
+    assert not found.samples.any()
+
+
+def test_a_mean_is_resampled_as_it_stands_beside_classes_on_the_same_draws() -> None:
+    scores = np.array([0.0, 0.25, 1.0, 0.5])
+    one = Fit(task="t", metric="mean", seed=0, finetune_seed=0, label=np.zeros(4), prediction=scores)
+    two = make_fit([0, 0, 0, 0], [1, 1, 0, 1])
+    mean_of, accuracy = resampled_scores([one, two], 60, key=3)
+    draws = np.random.default_rng(3).integers(0, 4, size=(60, 4))
+    assert mean_of.value == scores.mean()
+    assert mean_of.samples == pytest.approx(scores[draws].mean(axis=1), abs=1e-12)
+    assert accuracy.samples == pytest.approx((draws == 2).mean(axis=1), abs=1e-7)
 
 
 def test_matthews_of_a_constant_answer_is_zero() -> None:
@@ -105,7 +142,7 @@ def test_arms_see_the_same_documents_and_other_groupings_are_other_draws() -> No
 def test_draws_do_not_depend_on_how_many_are_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     label, prediction = right_share(50, 30)
     whole = resampled_scores([make_fit(label, prediction)], 100, 3)[0]
-    monkeypatch.setattr("pipeline.statistics._CHUNK", 350)
+    monkeypatch.setattr("pipeline.resampling._CHUNK", 350)
     pieces = resampled_scores([make_fit(label, prediction)], 100, 3)[0]
     assert np.array_equal(whole.samples, pieces.samples)
 
@@ -176,8 +213,8 @@ def test_the_same_results_give_the_same_intervals_whatever_their_order() -> None
 
 
 def test_a_metric_without_resampling_is_refused() -> None:
-    with pytest.raises(DataError, match="'spearman'"):
-        bootstrap({"a": [make_fit([0, 1], [0, 1], metric="spearman")]})
+    with pytest.raises(DataError, match="'bleu'"):
+        bootstrap({"a": [make_fit([0, 1], [0, 1], metric="bleu")]})
 
 
 # --- compute multiplier ---------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """The mirror against MLflow's own SQLite file, read back with plain SQL."""
 
-import hashlib
 import json
 import shutil
 import socket
@@ -12,15 +11,11 @@ from typing import Any
 import pytest
 
 from data_prep.errors import DataError, PreflightError
-from data_prep.order import OrderConfig
-from data_prep.rows import SpecialIds
 from pipeline import tracking_cursor
 from pipeline.mlflow_store import Store
 from pipeline.tracking import sync
 from tests.pipeline import fake_experiment
-from training.arms import BertArm, ElectraArm, NetworkGenerator
-from training.settings import Identity, OptimizerConfig, Placement, RunSpec, Schedule
-from training.sizes import ModelConfig
+from training.arms import ElectraArm, NetworkGenerator
 
 STEPS = round(fake_experiment.BUDGETS[0] / fake_experiment.FLOPS_PER_STEP["electra"])
 
@@ -83,38 +78,27 @@ def history(out: Path, key: str, kind: str = "training") -> list[tuple[Any, ...]
     )
 
 
-def write_checkpoint(run: Path, step: int) -> Path:
-    """A checkpoint that verifies, with one part of meaningless bytes; returns the part."""
-    from training.checkpoints import VERSION
+def happened(run: Path, *events: tuple[str, int]) -> None:
+    """Append events, each with the step that a restart would then resume at."""
+    key = {"rollback": "to_step"}
+    with open(run / "events.jsonl", "a", encoding="utf-8") as file:
+        for name, step in events:
+            file.write(json.dumps({"time": time.time(), "event": name, key.get(name, "step"): step}) + "\n")
 
-    folder = run / "checkpoints" / f"step-{step:08d}"
-    folder.mkdir(parents=True)
-    part = folder / "part-00000.safetensors"
-    part.write_bytes(b"weights")
-    entry = {"name": part.name, "bytes": 7, "sha256": hashlib.sha256(b"weights").hexdigest()}
-    size = ModelConfig(embedding_size=8, hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8)
-    schedule = Schedule(kind="linear", warmup_steps=0, decay_steps=0)
-    identity = Identity(
-        arm=BertArm(learning_rate=1.0), model=size.encoder(64), optimizer=OptimizerConfig(), order=OrderConfig(),
-        global_batch=1, steps=1, schedule=schedule, seq_len=8, seed=0, manifest_sha256="", tokenizer_sha256="",
-    )  # fmt: skip
-    spec = RunSpec(name=run.name, budget=1.0, flops_per_step=1.0, identity=identity, placement=Placement(micro_batch=1))
-    manifest = {
-        "version": VERSION,
-        "parts": [entry],
-        "progress": {"step": step},
-        "spec": spec.model_dump(mode="json"),
-        "special": SpecialIds(cls=2, sep=3, pad=0, mask=4, unk=1).model_dump(mode="json"),
-        "packed": False,
-        "shapes": {},
-        "frozen": [],
-        "heldout_loss": None,
-        "saved_at": 0.0,
-        "proof": {},
-        "next_rows": "",
-    }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    return part
+
+def write_lines(run: Path, attempt: int, lines: list[dict[str, Any]]) -> None:
+    (run / "metrics" / f"A-{attempt:05d}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def unfinished(out: Path, logged: int) -> tuple[Path, list[dict[str, Any]], str]:
+    """The run, all its lines and its `done.json`, when it has logged so many lines of them."""
+    run = out / "runs" / "electra-4.00e+11-s0"
+    fake_experiment.write_results_file(out, [])
+    done = (run / "done.json").read_text()
+    (run / "done.json").unlink()
+    lines = [json.loads(line) for line in (run / "metrics" / "A-00000.jsonl").read_text().splitlines()]
+    write_lines(run, 0, lines[:logged])
+    return run, lines, done
 
 
 def status(out: Path, kind: str = "training") -> list[str]:
@@ -287,16 +271,8 @@ def test_a_sync_that_was_cut_off_is_completed(out: Path, empty_store: Path, requ
 
 def test_a_run_a_dead_driver_left_is_closed_then_reopened_then_finished(out: Path) -> None:
     """Steps that a restart repeats are in the history once, as the attempt that survived wrote them."""
-    run = out / "runs" / "electra-4.00e+11-s0"
-    fake_experiment.write_results_file(out, [])
-    done = (run / "done.json").read_text()
-    (run / "done.json").unlink()
-    lines = [json.loads(line) for line in (run / "metrics" / "A-00000.jsonl").read_text().splitlines()]
-    (run / "metrics" / "A-00000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[:12]))
-    write_checkpoint(run, lines[7]["step"])
-    altered = write_checkpoint(run, lines[9]["step"])  # which a restart passes over
-    altered.write_bytes(b"altered")
-
+    run, lines, done = unfinished(out, 12)
+    happened(run, ("started", 0), ("saved", lines[3]["step"]), ("saved", lines[7]["step"]), ("save_failed", 10**6))
     sync(out, training=True)
     assert status(out) == ["RUNNING"]
     assert [step for step, *_ in history(out, "flops")] == [line["step"] for line in lines[:8]]
@@ -308,16 +284,86 @@ def test_a_run_a_dead_driver_left_is_closed_then_reopened_then_finished(out: Pat
 
     resumed = {"attempt": 1, "resumed_at": lines[7]["step"]}
     again = [{**line, **resumed, "time": line["time"] + 1000} for line in lines[8:]]
-    (run / "metrics" / "A-00001.jsonl").write_text("".join(json.dumps(line) + "\n" for line in again[:2]))
+    happened(run, ("started", lines[7]["step"]))
+    write_lines(run, 1, again[:2])
     sync(out, training=True)
     assert status(out) == ["RUNNING"]
-    (run / "metrics" / "A-00001.jsonl").write_text("".join(json.dumps(line) + "\n" for line in again))
+    write_lines(run, 1, again)
     (run / "done.json").write_text(done)
     sync(out)
     assert status(out) == ["FINISHED"]
     survived = [*lines[:8], *again]
     assert history(out, "attempt") == [(line["step"], line["attempt"], round(line["time"] * 1000)) for line in survived]
     assert len(rows(out, "select run_uuid from runs where name like 'electra-%'")) == 1
+
+
+@pytest.mark.parametrize("what", ["rollback", "started"], ids=["a rollback", "a restart from an older checkpoint"])
+def test_lines_that_were_sent_and_then_lost_stay_with_a_superseded_run(out: Path, what: str) -> None:
+    """No step has two values in the run that goes on, and the one that was left says so. Twice over."""
+    run, lines, done = unfinished(out, 12)
+    happened(run, ("started", 0), ("saved", lines[5]["step"]), ("saved", lines[9]["step"]))
+    sync(out, training=True)
+    held = [[line["step"] for line in lines[:10]]]
+    survived = lines[:6]
+    for attempt in (1, 2):
+        happened(run, (what, lines[5]["step"]))
+        sync(out, training=True)  # nothing new yet, nothing replaced yet
+        resumed = {"attempt": attempt, "resumed_at": lines[5]["step"]}
+        again = [{**line, **resumed, "time": line["time"] + 1000 * attempt} for line in lines[6:]]
+        write_lines(run, attempt, again[:4])
+        happened(run, ("saved", lines[8]["step"]))
+        sync(out, training=True)
+        held.append([line["step"] for line in lines[:9]])
+        survived = [*lines[:6], *again]
+    write_lines(run, 2, again)
+    (run / "done.json").write_text(done)
+    result = fake_experiment.write_result(out, "electra", 0, "probes", "sentence_order", 1440)
+    fake_experiment.write_results_file(out, [result])
+    sync(out)
+    held[-1] = [line["step"] for line in lines]
+    found = rows(
+        out,
+        "select t.value, r.status, r.run_uuid from runs r join tags t using (run_uuid) join tags k using (run_uuid) "
+        "where t.key = 'electra.superseded' and k.key = 'electra.kind' and k.value = 'training'",
+    )
+    assert [one[:2] for one in found] == [("false", "FINISHED"), ("true", "KILLED"), ("true", "KILLED")]
+    steps = [
+        [step for (step,) in rows(out, f"select step from metrics where key = 'flops' and run_uuid = '{uuid}'")]
+        for *_, uuid in found
+    ]
+    assert sorted(steps) == sorted(held)
+    live = found[0][2]
+    values = rows(out, f"select step, value, timestamp from metrics where key = 'attempt' and run_uuid = '{live}'")
+    assert values == [(line["step"], line["attempt"], round(line["time"] * 1000)) for line in survived]
+    assert rows(out, "select value from tags where key = 'mlflow.parentRunId'") == [(live,)]
+    before = everything(out)
+    (out / tracking_cursor.FILE_NAME).unlink()
+    assert sync(out).points == 0
+    assert everything(out) == before
+
+
+def test_a_rollback_before_anything_beyond_it_was_sent_makes_no_other_run(out: Path) -> None:
+    run, lines, _ = unfinished(out, 12)
+    happened(run, ("started", 0), ("saved", lines[5]["step"]))
+    sync(out, training=True)
+    happened(run, ("rollback", lines[5]["step"]))
+    write_lines(run, 1, [{**line, "attempt": 1, "resumed_at": lines[5]["step"]} for line in lines[6:9]])
+    happened(run, ("saved", lines[8]["step"]))
+    sync(out, training=True)
+    assert [step for step, *_ in history(out, "flops")] == [line["step"] for line in lines[:9]]
+    assert len(rows(out, "select run_uuid from runs where name like 'electra-%'")) == 1
+
+
+def test_the_mirror_asks_no_store_of_checkpoints(out: Path) -> None:
+    """It runs in the thread that shows progress: a store far away, or one that gives no answer, does not hold it up."""
+    run, lines, _ = unfinished(out, 12)
+    placement = {**json.loads((run / "run.json").read_text())["placement"], "checkpoints": {"to": "s3://127.0.0.1:1/x"}}
+    fake_experiment.change(run / "run.json", placement=placement)
+    happened(run, ("started", 0), ("saved", lines[7]["step"]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("training.run_folder.store", lambda *_: pytest.fail("a store was opened"))
+        sync(out, training=True)
+    assert [step for step, *_ in history(out, "flops")] == [line["step"] for line in lines[:8]]
 
 
 def test_a_placement_that_changed_is_kept_beside_the_first(out: Path) -> None:

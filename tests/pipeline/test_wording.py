@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from pipeline import analysis, figures, gather, wording
-from pipeline.analysis import ArmMultiplier, Difference, Figure, Suite
 from pipeline.statistics import Multiplier
+from pipeline.suites import ArmMultiplier, Difference, Figure, Suite
 from tests.pipeline import fake_experiment
 
 

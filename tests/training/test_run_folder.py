@@ -59,6 +59,10 @@ def test_a_finished_run_is_done_if_it_is_the_same(spec: RunSpec, tmp_path: Path)
     changed = spec.model_copy(update={"identity": spec.identity.model_copy(update=other)})
     with pytest.raises(ConfigError, match="was trained with another seed, steps; choose another --out, or remove this"):
         run_folder.is_done(tmp_path, changed)
+    elsewhere = changed.placement.checkpoints.model_copy(update={"to": "s3://bucket/all"})
+    changed = changed.model_copy(update={"placement": changed.placement.model_copy(update={"checkpoints": elsewhere})})
+    with pytest.raises(ConfigError, match=rf"choose .* or remove this folder and s3://bucket/all/{tmp_path.name}$"):
+        run_folder.is_done(tmp_path, changed)
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(DataError, match=r"run\.json: holds no record of a run"):
         run_folder.is_done(tmp_path, spec)

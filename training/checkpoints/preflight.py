@@ -82,7 +82,7 @@ def check_shared(store: Folder, group: dist.ProcessGroup | None = None) -> None:
     try:
         store.write_bytes(probe, b"electra")
     except (OSError, PreflightError) as error:
-        refused = " ".join(str(error).split())
+        refused = getattr(error, "strerror", None) or " ".join(str(error).split())
     said: list[tuple[str, str | None]] = [("", None)] * dist.get_world_size()
     dist.all_gather_object(said, (probe, refused), group=group)
     try:

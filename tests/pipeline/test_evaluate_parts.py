@@ -1,0 +1,160 @@
+"""The parts of an evaluation by themselves: what a path names, tables, calibration, a submission."""
+
+import io
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_prep.errors import CheckpointError, ConfigError, DataError
+from pipeline import evaluate_table
+from pipeline.calibration import calibration_error, confusion, reliability
+from pipeline.console import Console
+from pipeline.evaluate_data import load_tests, materials
+from pipeline.evaluate_submission import refuse_incomplete, submit
+from pipeline.evaluate_targets import experiment_of, is_model, model_at, refuse_headless
+from tests.pipeline import fake_experiment
+from tests.pipeline.tiny_evaluation import config, write_glue, write_model
+from training import glue_submission
+
+
+def test_a_submission_takes_the_seed_that_did_best_on_dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_glue(tmp_path / "glue", "RTE")
+    header = "index\tsentence1\tsentence2"
+    (tmp_path / "glue" / "RTE" / "test.tsv").write_text(f"{header}\n7\tworda.\twordb.\n8\twordc.\twordd.\n")
+    asked = config(tmp_path, suites=["glue"], squad_dir=None, blimp=None, tasks=["RTE"])
+    with pytest.raises(ConfigError, match=r"needs every GLUE task, and CoLA, SST-2, MRPC, .* WNLI would not be"):
+        refuse_incomplete(asked)
+    evaluation = tmp_path / "evaluation"
+    found = materials(asked, None, evaluation / "tasks", tests=True)
+    assert found[0].tests is not None
+    assert [(one.name, one.index) for one in load_tests(found[0].tests)] == [("RTE", ("7", "8"))]
+    np.savez(tmp_path / "evaluation" / "a.npz", **{"test/RTE": np.array([0, 0])})
+    np.savez(tmp_path / "evaluation" / "b.npz", **{"test/RTE": np.array([1, 0])})
+    rows = [
+        {"task": "RTE", "score": score, "finetune_seed": seed, "predictions": name}
+        for seed, (score, name) in enumerate([(0.5, "a.npz"), (0.6, "b.npz")])
+    ]
+    monkeypatch.setattr(glue_submission, "SIZES", {"RTE": 2})
+    submit(evaluation, rows, found, tmp_path / "answers.zip")
+    with zipfile.ZipFile(tmp_path / "answers.zip") as archive:
+        assert archive.read("RTE.tsv") == b"index\tprediction\n7\tentailment\n8\tnot_entailment\n"
+
+
+# --- what a path names ------------------------------------------------------------------------------------------------
+
+
+def test_a_hugging_face_folder_is_known_by_weights_and_tokenizer(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    found = model_at(folder, name="mine")
+    assert (found.name, found.location, found.tokenizer) == ("mine", str(folder), str(folder))
+    assert (found.facts["flops_counted"], found.facts["flops_declared"]) == (None, False)
+    assert experiment_of(folder) is None
+    refuse_headless(folder)
+    shutil.copytree(folder, tmp_path / "copy")
+    assert model_at(tmp_path / "copy", name="mine").sha256 == found.sha256
+    vocabulary = (folder / "vocab.txt").read_text().splitlines()
+    (tmp_path / "copy" / "vocab.txt").write_text("\n".join([*vocabulary[:-1], "other"]) + "\n")
+    assert model_at(tmp_path / "copy").sha256 != found.sha256
+    (tmp_path / "copy" / "vocab.txt").write_text("\n".join([*vocabulary, "more"]) + "\n")
+    with pytest.raises(DataError, match="its tokenizer knows 97 tokens and its network 96"):
+        model_at(tmp_path / "copy")
+    (tmp_path / "copy" / "vocab.txt").unlink()
+    with pytest.raises(DataError, match=r"copy has no tokenizer: put tokenizer\.json, vocab\.txt or vocab.json with"):
+        model_at(tmp_path / "copy")
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | {"architectures": ["BertModel"]}))
+    with pytest.raises(ConfigError, match="has no head that fills masks or detects replaced tokens"):
+        refuse_headless(folder)
+
+
+def test_what_is_no_model_is_told_apart(tmp_path: Path) -> None:
+    out = fake_experiment.write(tmp_path / "out", steps_logged=2)
+    run = out / "runs" / fake_experiment.run_name("bert", 4e11)
+    assert is_model(run)
+    assert experiment_of(run) == out
+    assert not is_model(out)
+    assert not is_model(tmp_path)
+    (out / "corpus" / "tokenizer").mkdir()
+    (out / "corpus" / "tokenizer" / "vocab.txt").touch()
+    with pytest.raises(ConfigError, match="is one of our runs, whose name and FLOPs are known: leave out --flops"):
+        model_at(run, flops=1e18)
+    (run / "done.json").unlink()
+    with pytest.raises(CheckpointError, match="is not finished: name one of its checkpoints"):
+        model_at(run)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def row(task: str, score: float, seed: int = 0, **more: Any) -> dict[str, Any]:
+    facts = {"run": "m", "suite": "glue", "metric": "accuracy", "n_dev": 10, "subset": False, "degenerate": False}
+    times = {"seconds": 2.0, "cpu_seconds": 1.5, "skipped": 0, "scorer": None}
+    protocol = {"name": "electra_paper", "size": "base", "fingerprint": "0123456789abcdef"}
+    return {**facts, **times, "task": task, "score": score, "finetune_seed": seed, "protocol": protocol, **more}
+
+
+def test_a_line_is_the_median_with_its_spread() -> None:
+    scores = [0.5, 0.9, 0.6, 0.8]
+    found = evaluate_table.lines([row("RTE", score, i, degenerate=i == 0) for i, score in enumerate(scores)])
+    (line,) = found
+    assert (line.median, line.low, line.high) == (pytest.approx(0.7), 0.5, 0.9)
+    assert line.iqr == pytest.approx(0.825 - 0.575)  # quartiles by linear interpolation
+    assert (line.n, line.degenerate, line.seconds, line.cpu_seconds) == (4, 1, 8.0, 6.0)
+    assert line.protocol == "electra_paper base 01234567"
+
+
+def test_the_glue_mean_is_that_of_the_papers_eight_and_of_nothing_less() -> None:
+    """Table 2 of Clark et al. 2020: ELECTRA-400K."""
+    paper = {
+        "CoLA": 69.3,
+        "SST-2": 96.0,
+        "MRPC": 90.6,
+        "STS-B": 92.1,
+        "QQP": 92.4,
+        "MNLI": 90.5,
+        "QNLI": 94.5,
+        "RTE": 86.8,
+    }
+    rows = [row(task, score / 100) for task, score in paper.items()]
+    outside = [row("WNLI", 0.1, in_mean=False), row("MNLI-mm", 0.2)]
+    (mean,) = evaluate_table.means(evaluate_table.lines(rows + outside))
+    assert mean.value is not None
+    assert round(100 * mean.value, 1) == 89.0
+    assert (mean.tasks, mean.subset) == (8, False)
+    (lacking,) = evaluate_table.means(evaluate_table.lines(rows[1:] + outside))
+    assert lacking.value is None
+    cut = [row(task, score / 100, subset=task == "QNLI") for task, score in paper.items()]
+    assert evaluate_table.means(evaluate_table.lines(cut))[0].subset
+
+
+def test_the_blimp_mean_has_the_standard_error_of_its_paradigms() -> None:
+    scores = {"a": 0.5, "b": 0.7, "c": 0.9}
+    rows = [row(name, score, suite="blimp", scorer="rtd") for name, score in scores.items()]
+    (mean,) = evaluate_table.means(evaluate_table.lines(rows))
+    assert (mean.value, mean.scorer) == (pytest.approx(0.7), "rtd")
+    assert mean.standard_error == pytest.approx(0.2 / 3**0.5)
+    said = io.StringIO()
+    evaluate_table.show(rows, Console(said, interactive=False))
+    assert "70.0" in said.getvalue() and "11.5" in said.getvalue() and "scorer rtd" in said.getvalue()
+
+
+# --- calibration ------------------------------------------------------------------------------------------------------
+
+
+def test_confusion_counts_gold_by_row_and_answer_by_column() -> None:
+    found = confusion(np.array([0, 0, 1, 2, 2, 2]), np.array([0, 1, 1, 0, 2, 2]), 3)
+    assert found.tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 2]]
+
+
+def test_calibration_is_the_weighted_gap_between_confidence_and_accuracy() -> None:
+    """Two answers of .95, one right; two of .61 and .69, both right: ½ |.5 − .95| + ½ |1 − .65|. Ends fall below."""
+    bins = reliability(np.array([0.95, 0.95, 0.61, 0.69]), np.array([True, False, True, True]))
+    assert [(one.low, one.n, one.accuracy) for one in bins] == [(0.6, 2, 1.0), (0.9, 2, 0.5)]
+    assert calibration_error(bins) == pytest.approx(0.5 * 0.45 + 0.5 * 0.35)
+    edges = reliability(np.array([0.0, 0.1, 1.0]), np.array([False, False, True]))
+    assert [(one.high, one.n) for one in edges] == [(0.1, 2), (1.0, 1)]

@@ -1,0 +1,81 @@
+"""Models that are no arms of the experiment, beside its arms in the report."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import analysis, gather, report
+from tests.pipeline import fake_experiment
+from tests.pipeline.report_page import Page
+
+
+def published(out: Path, name: str, flops: float | None, right: dict[str, int]) -> list[dict[str, Any]]:
+    """Results of a model that has these many right answers."""
+    rows = []
+    for seed, (task, count) in enumerate(right.items(), start=900):
+        row = fake_experiment.write_result(out, "bert", 0, "glue", task, count, seed)
+        row |= {"run": name, "arm": name, "objective": "BertForMaskedLM", "budget": None, "step": 0}
+        rows.append(row | {"flops_counted": flops, "flops_declared": flops is not None})
+    return rows
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """An experiment on GLUE, a published model with declared FLOPs, and one of which less is known."""
+    out = fake_experiment.write(tmp_path / "out", suites=("glue",), steps_logged=4)
+    rows = fake_experiment.read_results_file(out)
+    rows += published(out, "published-bert", 1.8e19, {"CoLA": 800, "MRPC": 340, "RTE": 200})
+    rows += published(out, "half-known", None, {"MRPC": 300, "RTE": 190})
+    fake_experiment.write_results_file(out, rows)
+    return out
+
+
+def test_they_are_told_with_their_flops_and_compared_with_nothing(out: Path) -> None:
+    alone = fake_experiment.write(out.parent / "alone", suites=("glue",), steps_logged=4)
+    (before,) = analysis.analyse(gather.read(alone)).suites
+    (suite,) = analysis.analyse(gather.read(out)).suites
+    assert (suite.cells, suite.differences, suite.multipliers) == (
+        before.cells,
+        before.differences,
+        before.multipliers,
+    )
+    known, half = suite.published
+    assert (known.name, known.flops, known.declared) == ("published-bert", 1.8e19, True)
+    assert known.tasks["MRPC"].value == 340 / 408
+    assert known.mean is not None
+    assert known.mean.value == pytest.approx(sum(figure.value for figure in known.tasks.values()) / 3)
+    assert known.mean.low < known.mean.value < known.mean.high
+    assert (half.flops, half.declared, half.mean, set(half.tasks)) == (None, False, None, {"MRPC", "RTE"})
+
+
+def test_the_page_says_whose_word_the_flops_are(out: Path, undrawn: None) -> None:
+    report.write(out)
+    page = Page((out / "report" / "report.html").read_text())
+    (table,) = [table for table in page.tables if table[1][0].startswith("published-bert")]
+    assert table[1][1] == "1.8 × 10¹⁹ declared "
+    assert table[2][1] == "not known "
+    assert table[2][2].startswith("–")  # CoLA, and so no mean
+    assert table[2][-1].startswith("–")
+    found = json.loads((out / "report" / "report.json").read_text())
+    assert [one["name"] for one in found["suites"][0]["published"]] == ["published-bert", "half-known"]
+
+
+@pytest.mark.slow
+def test_the_figure_names_it(out: Path) -> None:
+    report.write(out)
+    drawn = (out / "report" / "curve.svg").read_text()
+    assert "published-bert (declared FLOPs)" in drawn
+    assert "half-known" not in drawn
+
+
+def test_tasks_outside_every_mean_are_told_of_one_by_one(out: Path) -> None:
+    """A score of two quantities would be none."""
+    rows = [row for row in fake_experiment.read_results_file(out) if row["budget"] is not None]
+    renamed = {"CoLA": "MNLI-mm", "MRPC": "WNLI"}
+    rows = [row | {"task": renamed[row["task"]], "in_mean": False} for row in rows if row["task"] in renamed]
+    fake_experiment.write_results_file(out, rows)
+    suites = analysis.analyse(gather.read(out)).suites
+    assert [suite.name for suite in suites] == ["MNLI-mm", "WNLI"]
+    assert all([task.name for task in suite.in_mean] == [suite.name] for suite in suites)
