@@ -12,6 +12,7 @@ from typing import Any
 
 from cluster.tasks import Unit, run_units
 from data_prep import storage
+from data_prep.errors import PreflightError
 from data_prep.storage import Location
 from pipeline import evaluate_data, evaluate_mistakes, evaluate_page, gather
 from pipeline.console import Console
@@ -89,6 +90,7 @@ def _evaluate(
     todo = units(grid.models, found, config, evaluation)
     if not all(map(is_done, todo)):
         before_work()
+        _refuse_missing_gpus(config.gpus_per_unit)
     rows = _run(todo, config, console)
     warn_degenerate(rows, console)
     write_grids(evaluation, todo, config, grid.models[0].name if grid.single else None)
@@ -99,6 +101,18 @@ def _evaluate(
         submit(evaluation, rows, found, submission)
         console.say(f"submission: {submission}")
     return rows
+
+
+def _refuse_missing_gpus(wanted: float) -> None:
+    """PreflightError where Ray has no GPU to give, for which it would wait for ever."""
+    if wanted > 0:
+        import ray
+
+        there = ray.cluster_resources().get("GPU", 0.0)
+        if there < wanted:
+            raise PreflightError(
+                f"evaluation.gpus_per_unit is {wanted:g} and Ray has {there:g} GPUs: set it to 0 for one CPU thread each"
+            )
 
 
 def _run(todo: list[Unit], config: EvaluationConfig, console: Console) -> list[Result]:

@@ -10,7 +10,7 @@ The process group exists before and outlives this module. Knows nothing of Ray, 
 are in `training.attempt`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +63,20 @@ def train(
         Control(device) as control,
     ):
         store = checkpoints.store(run_dir, spec.placement.checkpoints)
+        on_rank_zero(lambda: checkpoints.claim(store, run_dir), control.group)
         found, passed_over = checkpoints.choose(
             store, group=control.group, left_behind=lambda progress: is_left_behind(progress, before.rollbacks)
         )
         on_rank_zero(lambda: _refuse_changes(spec, run_dir, found), control.group)
+        if found is not None and before.rollbacks:  # the tidying after a rollback may have been cut short
+            later = found.progress.step
+            on_rank_zero(lambda: checkpoints.set_aside(store, after=later), control.group)
         objective = _objective(spec, manifest)
         on_rank_zero(
             lambda: _announce(spec, run_dir, store, objective, device, found, passed_over, before), control.group
         )
         if found is None:
+            checkpoints.check_shared(store, control.group)
             events = first_weights.begin(objective, spec, run_dir)
             on_rank_zero(lambda: run_folder.append_events(run_dir, events))
         surroundings = Surroundings(run_dir, store, device, control, watchdog, inbox or Inbox())
@@ -173,8 +178,7 @@ def _announce(
 def _resume(attempt: Attempt, found: Checkpoint | None, before: _Before) -> None:
     """Continue from a verified checkpoint; without one, from where the run that this one continues has ended."""
     if found is None:
-        begun = first_weights.inherited(attempt.spec, attempt.run_dir)
-        attempt.begin(replace(begun, position=attempt.spec.identity.start_position))
+        attempt.begin(first_weights.inherited(attempt.spec, attempt.run_dir))
     else:
         attempt.restore(found)
     attempt.spent_before(before.spent)

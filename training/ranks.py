@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
-from data_prep.errors import ElectraError, PreflightError
+from data_prep.errors import ElectraError, PreflightError, StoreError
 
 T = TypeVar("T")
 
@@ -25,10 +25,16 @@ def on_rank_zero(action: Callable[[], T], group: dist.ProcessGroup | None = None
         except ElectraError as error:
             outcome = [(None, error)]
         except OSError as error:
-            sentence = f"{error.filename}: {error.strerror}; free the space or correct the permissions"
-            outcome = [(None, PreflightError(sentence))]
+            outcome = [(None, _refusal(error))]
     dist.broadcast_object_list(outcome, group=group)
     found, failure = outcome[0]
     if failure is not None:
         raise failure
     return found  # type: ignore[return-value]
+
+
+def _refusal(error: OSError) -> PreflightError:
+    """What the system refused; a store's errors name no file."""
+    if error.filename is None or error.strerror is None:
+        return StoreError(" ".join(str(error).split()))
+    return PreflightError(f"{error.filename}: {error.strerror}; free the space or correct the permissions")

@@ -181,6 +181,41 @@ def test_glue_dir_selects_the_suite_whatever_its_name(tmp_path: Path) -> None:
     assert (experiment.evaluation.suites, experiment.evaluation.glue_dir) == (["glue"], folder)
 
 
+def test_evaluations_options_are_settings(tmp_path: Path) -> None:
+    places = {"glue_dir": None, "glue_dataset": "nyu-mll/glue", "squad_dir": tmp_path, "blimp": tmp_path}
+    numbers = {"tasks": "[CoLA, RTE]", "seeds": 5, "pairs": None}
+    overrides = place.evaluation_overrides(places, numbers, "electra_paper", "base")
+    found = place.read_experiment(QUICKSTART, [*overrides, "evaluation.pairs=7"]).evaluation
+    assert (found.suites, found.tasks, found.seeds, found.pairs) == (["glue", "squad", "blimp"], ["CoLA", "RTE"], 5, 7)
+    assert (found.glue_dir, found.glue_dataset, found.squad_dir, found.blimp) == (
+        None,
+        "nyu-mll/glue",
+        tmp_path,
+        tmp_path,
+    )
+    assert (found.protocol.name, found.squad_protocol.size) == ("electra_paper", "base")
+    assert place.evaluation_overrides(dict.fromkeys(places), dict.fromkeys(numbers), None, None) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["--size", "base"], 2, "--size says whose numbers --protocol electra_paper takes"),
+        (["--protocol", "electra_paper"], 2, "electra_paper needs size, one of small, base, large"),
+        (["--flops", "1e18"], 2, "--flops is for one model"),
+        (["--tasks", "CoLA"], 2, "CoLA is no task of probes"),
+        (["--blimp", "none"], 4, "none: no such folder; --blimp names"),
+        (["evaluation.gpus_per_unit=1.5"], 2, "more than one are a whole number"),
+        (["evaluation.glue_dir=x"], 2, "suites lacks it; add glue to suites"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_said_before_any_work(
+    arguments: list[str], code: int, sentence: str, tmp_path: Path
+) -> None:
+    assert sentence in refused(code, "evaluate", QUICKSTART, "--out", tmp_path / "out", *arguments)
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_experiment_folder_stands_for_its_configuration_and_place(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(QUICKSTART.read_text())
     experiment = place.read_experiment(tmp_path, [])

@@ -14,13 +14,14 @@ import torch
 
 from cluster.session import session
 from data_prep import tokenizer as tokenizers
-from data_prep.errors import CheckpointError, ConfigError, DataError
+from data_prep.errors import CheckpointError, ConfigError, DataError, PreflightError
 from data_prep.manifest import Manifest
 from pipeline.console import Console
 from pipeline.evaluate import evaluate, evaluate_model
 from pipeline.evaluate_data import check
 from pipeline.evaluate_targets import model_at
-from tests.pipeline.tiny_evaluation import PROTOCOL, WORDS, write_vocabulary
+from pipeline.suites import told
+from tests.pipeline.tiny_evaluation import PROTOCOL, WORDS, write_blimp, write_vocabulary
 from tests.training.synthetic import write_corpus
 from training.arms import ArmConfig, BertArm, ElectraArm
 from training.loop import train
@@ -222,6 +223,31 @@ def test_glue_stands_beside_the_probes_and_a_subset_is_named(
     again = evaluate(out, config, console=console())
     assert len(again) == 2
     assert {r["run"] for r in lines(out) if r["suite"] == "probes"} == {r["run"] for r in first} - {retrained}
+
+
+def test_minimal_pairs_keep_generators_apart_from_main_networks(
+    out: Path, first: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    file = write_blimp(tmp_path / "blimp.jsonl", paradigms=2, pairs=5)
+    config = CONFIG.model_copy(update={"suites": ["blimp"], "blimp": file, "pairs": 4})
+    results = evaluate(out, config, console=console())
+    judged = [(r["suite"], r["objective"], r["scorer"]) for r in results if r["task"] == "paradigm_0"]
+    assert judged == [
+        ("blimp", "bert", "pll"),
+        ("blimp", "electra", "rtd"),
+        ("blimp_generator", "electra", "pll"),
+    ]
+    assert len(results) == 6
+    assert {(r["n_dev"], r["n_train"], r["majority"], r["in_mean"]) for r in results} == {(4, 0, 0.5, True)}
+    with np.load(out / "evaluation" / results[0]["predictions"]) as file_:
+        assert np.mean(file_["blimp/paradigm_0/margin"] > 1e-4) == results[0]["score"]
+    assert {name for name in told(lines(out)) if name.startswith("blimp")} == {"blimp", "blimp_generator"}
+
+
+def test_a_gpu_that_is_not_there_is_not_waited_for(out: Path, first: list[dict[str, Any]]) -> None:
+    config = CONFIG.model_copy(update={"gpus_per_unit": 0.5, "seeds": 2})
+    with pytest.raises(PreflightError, match=r"gpus_per_unit is 0\.5 and Ray has 0 GPUs: set it to 0"):
+        evaluate(out, config, console=console())
 
 
 def test_user_errors_come_before_any_work(out: Path, tmp_path: Path) -> None:

@@ -99,7 +99,8 @@ def test_killed_driver_and_worker_leave_the_same_results_and_nothing_runs_twice(
 
     driver = start(folder, out)
     wait_for_records(driver, out, len(kept) + 1)
-    killed = [worker for worker in children(driver.pid)]
+    kept = records(out)
+    killed = children(driver.pid)
     for worker in killed:
         os.kill(worker, signal.SIGKILL)
     assert killed

@@ -152,6 +152,7 @@ def test_generator_and_fine_tuning_of_electra(name: str, generator: tuple[int, .
     assert (arm.generator_weight, arm.discriminator_weight) == (1.0, 50.0)
     assert (arm.generator.tying, arm.generator.temperature, arm.generator.disallow_correct) == ("token", 1.0, False)
     p = found.evaluation.protocol
+    assert (p.name, p.size) == ("electra_paper", name.removeprefix("electra-"))
     assert (p.learning_rate, p.layer_decay, p.layer_decay_offset) == (rate, decay, True)
     assert (p.batch_size, p.epochs, p.max_length, p.warmup_fraction) == (32, 3, 128, 0.1)
 
