@@ -51,8 +51,8 @@ class Drains:
     def look(self) -> None:
         deadlines = self._draining()
         for node in sorted((self._nodes() & deadlines.keys()) - self._known):
-            self._known.add(node)
             self._ask(f"node {node[:12]} is to be drained{_by(deadlines[node])}")
+            self._known.add(node)
 
 
 def _by(deadline: int) -> str:

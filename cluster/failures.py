@@ -1,4 +1,5 @@
-"""What ended a worker group: a user's mistake, no room for its workers, Ray itself, or something a restart gets over.
+"""What ended a worker group: a user's mistake, no room for its workers, a store that gave no answer, Ray itself, or
+something else that a restart gets over.
 
 Ray hands on what its workers raised inside errors of its own; a worker that died raises nothing, and Ray says of it
 that a health check failed. When one rank dies, the others fail in their collectives: those errors are consequences.
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from data_prep.errors import ElectraError, HungError, StoppedError
+from data_prep.errors import ElectraError, HungError, StoppedError, StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Cause:
     reason: str
     ranks: tuple[int, ...] = ()  # that died
     error: BaseException | None = None  # to raise
+    store: bool = False  # a store gave no answer
 
 
 def cause(error: BaseException) -> Cause:
@@ -35,6 +37,8 @@ def cause(error: BaseException) -> Cause:
         ranks = ", ".join(str(rank) for rank in dead)
         who = f"rank {ranks}" if len(dead) == 1 else f"ranks {ranks}"
         return Cause("restart", f"{who} {next(iter(dead.values()))}", tuple(dead))
+    if unanswered := [one for one in found if isinstance(one, StoreError)]:
+        return Cause("restart", str(unanswered[0]), store=True)
     return _of_ray(error)
 
 
@@ -54,7 +58,7 @@ def causes(error: BaseException, above: tuple[BaseException, ...] = ()) -> Itera
 
 
 def _is_mistake(error: BaseException) -> bool:
-    return isinstance(error, ElectraError) and not isinstance(error, HungError)
+    return isinstance(error, ElectraError) and not isinstance(error, HungError | StoreError)
 
 
 def _dead(error: BaseException) -> dict[int, str]:

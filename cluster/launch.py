@@ -8,7 +8,8 @@ nobody: to end the others is the launcher's (torchrun and deepspeed do; give sru
 
 SIGTERM, SIGUSR1 or a first Ctrl-C at any rank while it trains makes all of them save and end with 75 (`cluster.stop`).
 srun then exits with 75 too; torchrun, which hands SIGTERM on and gives the ranks 30 seconds, exits with 1 whatever they
-exit with. Restarting is the launcher's as well: torchrun --max-restarts, or the same command again.
+exit with. Restarting is the launcher's as well: torchrun --max-restarts, or the same command again; torchrun starts
+ranks that were asked to stop again too, and what was asked still stands then.
 """
 
 import contextlib
@@ -28,7 +29,6 @@ from cluster.progress import following
 from cluster.worker import Assignment, OnProgress, assign, work
 from data_prep.errors import ElectraError, PreflightError
 from data_prep.storage import Location
-from training import requests
 from training.settings import RunSpec
 
 if TYPE_CHECKING:
@@ -74,7 +74,6 @@ class Ranks:
     ) -> None:
         """Rank 0: train every run that is not done, together with the ranks that `follow`; as
         `cluster.trainer.train_runs` otherwise. `config.num_workers` is not looked at."""
-        requests.clear(runs_dir)
         assignment = assign(specs, corpus, runs_dir, config, profile)
         self._tell(assignment)
         with following(assignment, on_progress):
@@ -193,6 +192,11 @@ def join(environment: MutableMapping[str, str] = os.environ) -> Ranks:
             f"{where}: the {world_size} ranks did not meet ({reason}); see that all of them run and reach that address"
         ) from error
     return Ranks(rank=rank, world_size=world_size, local_rank=local_rank, store=store)
+
+
+def is_started_again(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether torchrun has started these ranks before, within the same command."""
+    return environment.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
 def place(environment: Mapping[str, str]) -> tuple[int, int, int]:

@@ -15,7 +15,7 @@ from cluster.config import ClusterConfig
 from cluster.failures import Cause
 from cluster.oversight import current, last_step, overseeing
 from cluster.progress import following
-from cluster.restarts import Budget, Failure
+from cluster.restarts import Budget, Failure, Kind
 from cluster.stop import stop_on_signals
 from cluster.worker import Assignment, OnProgress, assign
 from data_prep.errors import PreflightError, StoppedError
@@ -39,10 +39,9 @@ def train_runs(
 
     SIGTERM, SIGUSR1, the first Ctrl-C and `training.requests` save and stop: StoppedError. Raises the worker's own
     error where it is a user's mistake, RestartsExhaustedError where restarting does not help, PreflightError where Ray
-    is gone; before starting anything, PreflightError where the cluster is too small (Ray would wait for ever) and
-    DataError where a shard is not what the manifest says.
+    is gone; before starting anything, PreflightError where the cluster is too small (Ray would wait for ever) and what
+    `cluster.worker.assign` raises.
     """
-    requests.clear(runs_dir)
     check_resources(config)
     assignment = assign(specs, corpus, runs_dir, config, profile)
     if not assignment.specs:
@@ -112,10 +111,18 @@ def _failed(assignment: Assignment, found: Cause) -> Failure:
     run_dir = _run_dir(assignment)
     hung = _hung(run_dir)
     reason = found.reason if hung is None else hung
+    kind: Kind = "hung" if hung is not None else "store" if found.store else "lost"
     step = last_step(run_dir)
-    event = {"event": "failed", "reason": reason, "step": step, "ranks": list(found.ranks)}
-    run_folder.append_events(run_dir, [event])
-    return Failure(run=run_dir.name, step=step, saved=(done, _newest(run_dir)), reason=reason, hung=hung is not None)
+    if not _is_told(run_dir, reason):
+        event = {"event": "failed", "reason": reason, "step": step, "ranks": list(found.ranks)}
+        run_folder.append_events(run_dir, [event])
+    return Failure(run=run_dir.name, step=step, saved=(done, _newest(run_dir)), reason=reason, kind=kind)
+
+
+def _is_told(run_dir: Path, reason: str) -> bool:
+    """Whether rank 0 has said it itself, last of all; what a driver says names ranks."""
+    last = next(reversed(run_folder.last_events(run_dir)), {})
+    return last.get("event") == "failed" and last.get("reason") == reason and "ranks" not in last
 
 
 def _run_dir(assignment: Assignment) -> Path:
@@ -146,10 +153,10 @@ def _pause(assignment: Assignment, seconds: float) -> None:
     until = time.monotonic() + seconds
     while True:
         asked = requests.read(assignment.runs_dir)
-        if asked is not None and asked["ask"] == "stop":
+        if asked is not None and asked.what == "stop":
             spec = current(assignment) or assignment.specs[-1]
             raise StoppedError(
-                f"{spec.name}: stopped while it was to be started again ({asked['reason']}); the same command again "
+                f"{spec.name}: stopped while it was to be started again ({asked.reason}); the same command again "
                 f"resumes at step {_newest(assignment.run_dir(spec))} of {spec.steps}"
             )
         if time.monotonic() >= until:

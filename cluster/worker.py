@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.config import ClusterConfig
 from cluster.stop import stop_on_signals
-from data_prep.errors import PreflightError
+from data_prep.errors import PreflightError, StoppedError, StoreError
 from data_prep.integrity import verify
 from data_prep.manifest import load
 from data_prep.settings import Settings
 from data_prep.storage import Location, folder
+from training import requests
 from training.requests import Inbox
 from training.settings import RunSpec
 
@@ -41,10 +42,12 @@ class Assignment(Settings):
 def assign(
     specs: Sequence[RunSpec], corpus: Location, runs_dir: Path, config: ClusterConfig, profile: int = 0
 ) -> Assignment:
-    """The runs that are not done. DataError where a shard is not what the manifest says."""
+    """The runs that are not done. DataError where a shard is not what the manifest says; StoppedError where a stop was
+    asked for before any of them could begin."""
     waiting = [spec for spec in specs if not (runs_dir / spec.name / "done.json").exists()]
     corpus = folder(corpus)
     if waiting:
+        _heed_a_stop(runs_dir, waiting[0])
         verify(corpus, load(corpus))
     return Assignment(
         specs=waiting,
@@ -56,8 +59,17 @@ def assign(
     )
 
 
+def _heed_a_stop(runs_dir: Path, first: RunSpec) -> None:
+    asked = requests.read(runs_dir)
+    if asked is not None and asked.what == "stop":
+        raise StoppedError(
+            f"{first.name}: stopped before it was started ({asked.reason}); the same command again goes on from there"
+        )
+
+
 def work(assignment: Assignment, device: "torch.device", *, rank: int, local_rank: int, world_size: int) -> None:
-    """Train the assigned runs as one rank of a process group that exists. An OSError becomes a PreflightError.
+    """Train the assigned runs as one rank of a process group that exists. An OSError becomes a PreflightError, a
+    StoreError where an object store raised it.
 
     A signal to this process asks all ranks to save and stop, where this is its main thread (Ray Train's workers train
     in another; there the driver hears the signals); so does a request in the runs' folder.
@@ -83,5 +95,11 @@ def _train(assignment: Assignment, spec: RunSpec, device: "torch.device", inbox:
     try:
         train(spec, folder(assignment.corpus), run_dir, device, profile=profile, inbox=inbox)
     except OSError as error:
-        place = error.filename or run_dir
-        raise PreflightError(f"{place}: {error.strerror or error}; free the space or correct the permissions") from None
+        raise _refused(error, run_dir) from None
+
+
+def _refused(error: OSError, run_dir: Path) -> PreflightError:
+    if error.errno is None:  # an object store's: pyarrow gives those no number
+        return StoreError(f"{run_dir.name}: {' '.join(str(error).split())}; run again when the store answers")
+    place = error.filename or run_dir
+    return PreflightError(f"{place}: {error.strerror}; free the space or correct the permissions")

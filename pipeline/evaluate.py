@@ -111,7 +111,7 @@ def _refuse_missing_gpus(wanted: float) -> None:
         there = ray.cluster_resources().get("GPU", 0.0)
         if there < wanted:
             raise PreflightError(
-                f"evaluation.gpus_per_unit is {wanted:g} and Ray has {there:g} GPUs: set it to 0 for one CPU thread each"
+                f"evaluation.gpus_per_unit is {wanted:g} and Ray has {there:g} GPUs: set it to 0 for CPU threads"
             )
 
 

@@ -158,7 +158,7 @@ def _tokenizer_sha256(folder: Path, vocab_size: int) -> str:
 
     names = (vocabularies.TOKENIZER, vocabularies.WORDPIECE, vocabularies.BPE)
     if not any((folder / name).is_file() for name in names):
-        raise DataError(f"{folder} has no tokenizer: put {names[0]}, {names[1]} or {names[2]} with merges.txt there.")
+        raise DataError(f"{folder} has no tokenizer: put {' or '.join(names)} there, the last with merges.txt.")
     words = tokenizer.load(folder)
     if words.vocab_size > vocab_size:
         raise DataError(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.config import ClusterConfig
+from cluster.launch import is_started_again
 from cluster.session import session
 from data_prep.errors import ConfigError, DataError
 from pipeline import config as yaml_config
@@ -21,6 +22,7 @@ from pipeline.console import Console, duration, quiet_libraries
 from pipeline.experiment import Experiment
 from pipeline.folder import Folder, open_folder
 from pipeline.gather import CONFIG_NAME
+from training import requests
 from training.protocol import SOURCES
 
 if TYPE_CHECKING:
@@ -111,10 +113,13 @@ def check_tasks(experiment: Experiment) -> None:
 
 @contextmanager
 def open_place(experiment: Experiment, out: Path, console: Console, ranks: "Ranks | None" = None) -> Iterator[Place]:
-    """Hold the experiment's folder; end what was started when the block ends."""
+    """Hold the experiment's folder; end what was started when the block ends. What was asked of commands before this one
+    is taken back."""
     offline = all(source.kind != "datasets" for source in experiment.corpus.sources)
     quiet_libraries(offline=offline and experiment.evaluation.glue_dataset is None)
     with open_folder(out, experiment) as folder, ExitStack() as stack:
+        if ranks is None or not is_started_again():
+            requests.clear(folder.runs)
         yield Place(experiment=experiment, folder=folder, console=console, stack=stack, ranks=ranks)
 
 

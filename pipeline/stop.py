@@ -1,7 +1,7 @@
 """`electra stop`: ask what trains in a folder to save, and to end or to go on.
 
-A request is a file beside the runs (`training.requests`); whoever starts runs clears it first, so one that nobody
-answers does no harm later.
+A request is a file beside the runs (`training.requests`); a command that takes the folder clears it first, so one that
+nobody answers does no harm later.
 """
 
 from pathlib import Path

@@ -2,9 +2,11 @@
 
 Each happens `times` times over all attempts: what happened is marked in the run's folder before it happens, so that a
 restarted run gets past it. Every one is an event. What a fault does is real: the process is killed by the kernel, the
-disk error is raised where the write would have failed.
+disk error is raised where the write would have failed. A spike is one of all ranks, with one mark: later attempts may
+have other ranks.
 """
 
+import contextlib
 import errno
 import math
 import os
@@ -25,9 +27,8 @@ class Faults:
 
     def __init__(self, faults: Iterable[Fault], run_dir: Path, rank: int) -> None:
         self._run_dir, self._rank = run_dir, rank
-        self._own = [
-            (n, fault) for n, fault in enumerate(faults) if fault.kind == "spike" or fault.rank in (rank, "all")
-        ]
+        self._own = [(n, one) for n, one in enumerate(faults) if one.kind == "spike" or one.rank in (rank, "all")]
+        self._known = {path.name for path in (run_dir / FOLDER).glob("*")}  # marks of what is over
 
     def before_step(self, step: int) -> None:
         """After so many completed steps: kill, stop or hang this process where that is due."""
@@ -44,7 +45,8 @@ class Faults:
         return math.nan if self._take(step, "nan", or_later=True) else 1.0
 
     def rate_factor(self, step: int) -> float:
-        """What the learning rate of the step is multiplied by, alike on all ranks."""
+        """What the learning rate of the step is multiplied by, alike on all ranks: each must ask, and only when all are
+        there."""
         return SPIKE if self._take(step, "spike", or_later=True) else 1.0
 
     def while_saving(self, step: int) -> None:
@@ -63,19 +65,22 @@ class Faults:
         """Whether a fault of this kind is due, which is then marked."""
         for number, fault in self._own:
             due = step == fault.step or (or_later and step > fault.step)
-            if fault.kind == kind and due and self._mark(number, fault):
-                event = {"event": "fault", "kind": kind, "step": step, "rank": self._rank}
-                run_folder.append_events(self._run_dir, [event])
+            if fault.kind == kind and due and self._mark(number, fault, step):
                 return True
         return False
 
-    def _mark(self, number: int, fault: Fault) -> bool:
-        """Count one more time; False where all have been."""
+    def _mark(self, number: int, fault: Fault, step: int) -> bool:
+        """Count one more time, and tell of it; False where all have been."""
+        who = "all" if fault.kind == "spike" else self._rank
+        left = (name for which in range(fault.times) if (name := f"{number}-{who}-{which}") not in self._known)
+        name = next(left, None)
+        if name is None:
+            return False
+        self._known.add(name)
         folder = self._run_dir / FOLDER
         folder.mkdir(exist_ok=True)
-        for which in range(fault.times):
-            mark = folder / f"{number}-{self._rank}-{which}"
-            if not mark.exists():
-                mark.touch()
-                return True
-        return False
+        with contextlib.suppress(FileExistsError):  # another rank has marked and told of what is happening to all
+            (folder / name).touch(exist_ok=False)
+            event = {"event": "fault", "kind": fault.kind, "step": step, "rank": who}
+            run_folder.append_events(self._run_dir, [event])
+        return True

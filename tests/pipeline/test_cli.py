@@ -206,7 +206,7 @@ def test_evaluations_options_are_settings(tmp_path: Path) -> None:
         (["--tasks", "CoLA"], 2, "CoLA is no task of probes"),
         (["--blimp", "none"], 4, "none: no such folder; --blimp names"),
         (["evaluation.gpus_per_unit=1.5"], 2, "more than one are a whole number"),
-        (["evaluation.glue_dir=x"], 2, "suites lacks it; add glue to suites"),
+        (["evaluation.glue_dir=x"], 2, "suites does not name it; add glue to suites"),
     ],
 )
 def test_what_cannot_be_evaluated_is_said_before_any_work(

@@ -72,6 +72,6 @@ def test_an_unknown_task_and_a_folder_without_its_suite_are_refused() -> None:
         EvaluationConfig.model_validate({"tasks": ["CoLa"]})
     with pytest.raises(ValidationError, match="no task is called 'MNLI-mm'"):  # it is a side of MNLI
         EvaluationConfig.model_validate({"suites": ["glue"], "tasks": ["MNLI-mm"]})
-    with pytest.raises(ValidationError, match="suites lacks it; add glue to suites"):
+    with pytest.raises(ValidationError, match="suites does not name it; add glue to suites"):
         EvaluationConfig(glue_dir=Path("glue"))
     assert EvaluationConfig(suites=["glue"], glue_dir=Path("glue"), tasks=["CoLA"]).tasks == ["CoLA"]

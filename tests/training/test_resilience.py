@@ -81,6 +81,29 @@ def test_a_run_that_is_asked_to_stop_saves_and_goes_on_bit_for_bit(
     assert [event["from"] for event in told(runs / "run", "started")] == [None, "step-00000009"]
 
 
+@pytest.mark.parametrize("moment", ["while_saving", "after_restore"])
+def test_a_stop_in_the_middle_of_a_saving_or_of_a_resumption(
+    moment: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a signal comes. What was under way is finished, then two steps are made at most, and nothing is lost."""
+    spec = spec_for(ELECTRA, corpus, steps=18, checkpoints=KEEP)
+    train(spec, corpus, tmp_path / "whole", CPU)
+    run, inbox = tmp_path / "cut", Inbox()
+    if moment == "after_restore":
+        train(spec, corpus, run, CPU)
+        cut_back(run, 6)
+    monkeypatch.setattr(Faults, moment, lambda self, step: inbox.post("stop", "SIGTERM"))
+    with pytest.raises(StoppedError, match="SIGTERM") as caught:
+        train(spec, corpus, run, CPU, inbox=inbox)
+    step = saved_steps(run)[-1]
+    assert f"at step {step} of 18" in str(caught.value) and 7 <= step <= 10
+    assert 6 in saved_steps(run)
+    monkeypatch.undo()
+    train(spec, corpus, run, CPU)
+    assert_equal(weights(tmp_path / "whole", 18), weights(run, 18))
+    assert done(run)["flops_counted"] == done(tmp_path / "whole")["flops_counted"]
+
+
 def test_a_saving_that_is_asked_for_does_not_stop_it(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
