@@ -44,8 +44,9 @@ quickstart: $(READY)
 # ELECTRA_TEST_DATA points the tests at real data sets where they lie beside the repository; without it those tests skip.
 test test-long test-gpu: export OMP_NUM_THREADS := 1
 test test-long: export ELECTRA_TEST_DATA ?= $(realpath ../shared/data)
+# Two files at a time, in order, so that the long ones begin first: much of their time is waiting for processes to start.
 test: $(READY)
-	$(BIN)/python -m pytest -m "not gpu and not long"
+	$(BIN)/python -m pytest -m "not gpu and not long" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m "not gpu and long" -s

@@ -72,6 +72,7 @@ def _train(assignment: Assignment, config: ClusterConfig) -> None:
     """Groups, until one ends well or is not to be followed by another."""
     budget, waiting = Budget(config.max_failures), False
     while True:
+        before = _own_words(assignment)
         try:
             _fit(assignment, config)
             return
@@ -82,7 +83,8 @@ def _train(assignment: Assignment, config: ClusterConfig) -> None:
             if found.then == "wait":
                 _wait(assignment, found, told=waiting)
             else:
-                _pause(assignment, budget.pause(_failed(assignment, found)))
+                told = _own_words(assignment) > before
+                _pause(assignment, budget.pause(_failed(assignment, found, told=told)))
             waiting = found.then == "wait"
             if found.then == "reconnect" and not session.renew(config.reconnect_seconds):
                 raise
@@ -105,24 +107,25 @@ def _wait(assignment: Assignment, found: Cause, *, told: bool) -> None:
     _pause(assignment, 0.0)
 
 
-def _failed(assignment: Assignment, found: Cause) -> Failure:
-    """Leave a `failed` event in the folder of the run that trained, and say what the budget is to judge."""
+def _own_words(assignment: Assignment) -> int:
+    """How often rank 0 has said itself why it failed; what a driver says names ranks."""
+    said = [event for spec in assignment.specs for event in run_folder.events(assignment.run_dir(spec))]
+    return sum(event["event"] == "failed" and "ranks" not in event for event in said)
+
+
+def _failed(assignment: Assignment, found: Cause, *, told: bool) -> Failure:
+    """Leave a `failed` event in the folder of the run that trained, unless rank 0 has, and say what the budget is to
+    judge."""
     done = sum((assignment.run_dir(one) / run_folder.DONE).exists() for one in assignment.specs)
     run_dir = _run_dir(assignment)
     hung = _hung(run_dir)
     reason = found.reason if hung is None else hung
     kind: Kind = "hung" if hung is not None else "store" if found.store else "lost"
     step = last_step(run_dir)
-    if not _is_told(run_dir, reason):
+    if not told:
         event = {"event": "failed", "reason": reason, "step": step, "ranks": list(found.ranks)}
         run_folder.append_events(run_dir, [event])
     return Failure(run=run_dir.name, step=step, saved=(done, _newest(run_dir)), reason=reason, kind=kind)
-
-
-def _is_told(run_dir: Path, reason: str) -> bool:
-    """Whether rank 0 has said it itself, last of all; what a driver says names ranks."""
-    last = next(reversed(run_folder.last_events(run_dir)), {})
-    return last.get("event") == "failed" and last.get("reason") == reason and "ranks" not in last
 
 
 def _run_dir(assignment: Assignment) -> Path:

@@ -63,7 +63,7 @@ def _heed_a_stop(runs_dir: Path, first: RunSpec) -> None:
     asked = requests.read(runs_dir)
     if asked is not None and asked.what == "stop":
         raise StoppedError(
-            f"{first.name}: stopped before it was started ({asked.reason}); the same command again goes on from there"
+            f"{first.name}: stopped before it was started ({asked.reason}); the same command again trains it"
         )
 
 

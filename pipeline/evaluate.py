@@ -12,7 +12,7 @@ from typing import Any
 
 from cluster.tasks import Unit, run_units
 from data_prep import storage
-from data_prep.errors import PreflightError
+from data_prep.errors import ConfigError, PreflightError
 from data_prep.storage import Location
 from pipeline import evaluate_data, evaluate_mistakes, evaluate_page, gather
 from pipeline.console import Console
@@ -71,6 +71,8 @@ def evaluate_model(
     if submission is not None:
         refuse_incomplete(config)
     runs = finished_runs(out) if any((out / "runs").glob("*/done.json")) else []
+    if any(run.name == model.name and run.sha256 != model.sha256 for run in runs):
+        raise ConfigError(f"{out} has a run called {model.name} already: give this model another name with --name")
     grid = _Grid(models=[model], runs=runs, corpus=corpus, single=True)
     return _evaluate(out, config, grid, submission, console, before_work)
 

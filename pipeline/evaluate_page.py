@@ -1,7 +1,7 @@
 """`evaluation/report.html`: every result there is, task by task, with confusion matrices and calibration.
 
 One self-contained page made of `results.jsonl` and the answers behind it; no clock, so the same results give the same
-bytes. Scores against training compute, with intervals, are in the experiment's report, which links here.
+bytes. Scores against training compute, with intervals, are in the experiment's report, which names this page.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def write(out: Path) -> Path:
 def page(evaluation: Path, rows: Sequence[Result]) -> str:
     """The whole document."""
     found = lines(rows)
-    parts = ["<h1>Evaluation</h1>", _means(means(found))]
+    parts = ["<h1>Evaluation</h1>", _means(means(found)), f"<p>{escape(_NOTE)}</p>"]
     for suite in dict.fromkeys(line.suite for line in found):
         parts.append(f"<h2>{escape(_SUITES.get(suite, suite))}</h2>")
         own = [line for line in found if line.suite == suite]
@@ -97,7 +97,7 @@ def _task(evaluation: Path, own: Sequence[Line], rows: Sequence[Result]) -> list
         ]
         for line in own
     ]
-    parts = [f"<h3>{escape(title)}</h3>", table(_NOTE, head, body, words=(0, 6))]
+    parts = [f"<h3>{escape(title)}</h3>", table("By model.", head, body, words=(0, 6))]
     for line in own:
         of_line = [r for r in rows if (r["suite"], r["task"], r["run"]) == (line.suite, line.task, line.model)]
         parts.append(details(f"{line.model}: what was mistaken, and calibration", _answers(evaluation, of_line)))

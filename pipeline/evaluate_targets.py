@@ -125,6 +125,8 @@ def _checkpoint(folder: Path, tokenizer: str) -> Model:
 
 
 def _hugging_face(folder: Path, name: str, flops: float | None) -> Model:
+    if "/" in name or "@" in name:
+        raise ConfigError(f"{name} cannot be the name of a model, because of its '/' or '@': give another with --name")
     found = hf_config.describe(folder)
     words = _tokenizer_sha256(folder, found.config.vocab_size)
     facts = {
@@ -146,8 +148,8 @@ def refuse_headless(target: Path) -> None:
     """ConfigError where a Hugging Face folder's class has no head to score minimal pairs with."""
     if hf_config.is_hugging_face(target) and not hf_config.describe(target).architecture.heads:
         raise ConfigError(
-            f"{target} has no head that fills masks or detects replaced tokens, which BLiMP asks: leave --blimp out, or "
-            "choose another folder"
+            f"{target} has no head that fills masks or detects replaced tokens, which BLiMP asks: leave --blimp out, "
+            "or choose another folder"
         )
 
 

@@ -198,6 +198,26 @@ def read_results(out: Path) -> list[dict[str, Any]]:
     return results
 
 
+def condensed(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The results with BLiMP's paradigms, of which there are 67 a network, as one each: their mean, and their scores
+    as its metrics."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for result in results:
+        if result["suite"].startswith("blimp"):
+            groups.setdefault((result["suite"], result["run"]), []).append(result)
+    sums = {
+        key: {name: sum(one.get(name, 0) for one in own) for name in ("n_dev", "seconds", "cpu_seconds")}
+        for key, own in groups.items()
+    }
+    whole = [
+        own[0]
+        | {"task": "BLiMP", "score": sum(one["score"] for one in own) / len(own)}
+        | {"metrics": {one["task"]: one["score"] for one in own}, **sums[key]}
+        for key, own in groups.items()
+    ]
+    return [result for result in results if not result["suite"].startswith("blimp")] + whole
+
+
 def record_of(out: Path, result: Mapping[str, Any]) -> Path:
     """The commit record of a result: what to delete for it to be made anew."""
     return out / "evaluation" / "units" / f"{Path(result['predictions']).stem}.json"

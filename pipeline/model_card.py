@@ -138,12 +138,12 @@ def _scores(results: list[dict[str, Any]]) -> str:
         return ""
     lines = [
         "",
-        "## Evaluation (fine-tuned)",
+        "## Evaluation (fine-tuned; BLiMP is not)",
         "",
         "| suite | task | fine-tuning seed | metric | score | majority class | examples |",
         "|---|---|---|---|---|---|---|",
     ]
-    for found in sorted(results, key=lambda r: (r["suite"], r["task"], r["finetune_seed"])):
+    for found in sorted(gather.condensed(results), key=lambda r: (r["suite"], r["task"], r["finetune_seed"])):
         lines.append(
             f"| {found['suite']} | {found['task']}{' (subset)' if found['subset'] else ''} "
             f"| {found['finetune_seed']} | {found['metric']} | {found['score']:.3f} "

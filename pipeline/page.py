@@ -48,6 +48,7 @@ def page(contents: Contents, analysis: Analysis, drawings: Mapping[str, str], en
         _degenerate(contents.finished),
         '<div class="summary">' + "".join(f"<p>{escape(text)}</p>" for text in _summary(analysis)) + "</div>",
         *(_suite(suite, drawings) for suite in analysis.suites),
+        _further(contents),
         _losses(contents, drawings.get("losses")),
         compute(contents, analysis),
         what_ran(contents, analysis, environment),
@@ -118,6 +119,16 @@ def _suite(suite: Suite, drawings: Mapping[str, str]) -> str:
         parts += [f"<p>{escape(reason)}</p>", _outside_table(suite, outside)]
     parts.append(details("Data behind these figures", _data_table(suite)))
     return "\n".join(parts)
+
+
+def _further(contents: Contents) -> str:
+    """Where the answers behind the scores are looked at."""
+    if not (contents.out / "evaluation" / "report.html").is_file():
+        return ""
+    return (
+        '<p class="soft">Confusion matrices and calibration are in evaluation/report.html of this experiment\'s '
+        "folder, the mistakes in evaluation/mistakes/.</p>"
+    )
 
 
 def _task_head(task: TaskFacts) -> Head:

@@ -113,8 +113,8 @@ def check_tasks(experiment: Experiment) -> None:
 
 @contextmanager
 def open_place(experiment: Experiment, out: Path, console: Console, ranks: "Ranks | None" = None) -> Iterator[Place]:
-    """Hold the experiment's folder; end what was started when the block ends. What was asked of commands before this one
-    is taken back."""
+    """Hold the experiment's folder; end what was started when the block ends. What earlier commands were asked is taken
+    back."""
     offline = all(source.kind != "datasets" for source in experiment.corpus.sources)
     quiet_libraries(offline=offline and experiment.evaluation.glue_dataset is None)
     with open_folder(out, experiment) as folder, ExitStack() as stack:

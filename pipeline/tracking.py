@@ -146,7 +146,8 @@ class _Plan:
         self._first = {run.name: time for run, time in started if time is not None}
         self.runs = [run for run, time in started if time is not None]
         self._by_name = {run.name: run for run in self.runs}
-        self.finetunings = [result for result in contents.results if result["run"] in self._by_name]
+        results = gather.condensed(contents.results)
+        self.finetunings = [result for result in results if result["run"] in self._by_name]
         self._settled = {run.name: _settled(run) for run in self.runs}  # once: what is sent is what versions speak of
 
     @cached_property

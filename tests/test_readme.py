@@ -18,7 +18,9 @@ from pydantic import TypeAdapter
 
 from data_prep.corpus import CorpusConfig
 from tests.conftest import ROOT, Road
+from tests.pipeline.tiny_evaluation import write_blimp
 from training.arms import ArmConfig
+from training.protocol import EvaluationConfig
 from training.settings import TrainingConfig
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -28,7 +30,10 @@ SECTIONS: dict[str, TypeAdapter[Any]] = {
     "corpus": TypeAdapter(CorpusConfig),
     "training": TypeAdapter(TrainingConfig),
     "arms": TypeAdapter(list[ArmConfig]),
+    "evaluation": TypeAdapter(EvaluationConfig),
 }
+
+PUBLISHED = "models/bert"  # somebody else's
 
 # A command that begins so is not run: it needs a network, a screen, or serves until it is stopped.
 SKIPPED = ("git clone ", "cd ", "open ", "mlflow ui ", ".venv/bin/mlflow ui ")
@@ -82,7 +87,8 @@ def test_ci_script_runs_as_it_stands() -> None:
 @pytest.mark.multi
 @pytest.mark.parametrize("command", [command for command in commands() if ours(command)])
 def test_electra_commands_end_well(command: str, road: Road, glue: Path) -> None:
-    """As they stand, but for: quickstart takes the tiny configuration, and a GLUE folder is the one at hand."""
+    """As they stand, but for: quickstart takes the tiny configuration, a published model is the tiny one's export, with
+    as few positions, and GLUE and BLiMP are what is at hand."""
     arguments = ours(command)
     assert arguments is not None
     if arguments[0] == "quickstart" and "--config" not in arguments:
@@ -90,6 +96,11 @@ def test_electra_commands_end_well(command: str, road: Road, glue: Path) -> None
     if "--glue-dir" in arguments:
         arguments[arguments.index("--glue-dir") + 1] = str(glue)
         arguments.append("evaluation.tasks=[RTE]")
+    if "--blimp" in arguments:
+        arguments[arguments.index("--blimp") + 1] = str(write_blimp(glue / "blimp.jsonl"))
+    if PUBLISHED in arguments:
+        arguments[arguments.index(PUBLISHED)] = "runs/quickstart/export/discriminator"
+        arguments.append("evaluation.protocol.max_length=32")
     road.electra(*arguments)
 
 

@@ -72,15 +72,15 @@ class Faults:
     def _mark(self, number: int, fault: Fault, step: int) -> bool:
         """Count one more time, and tell of it; False where all have been."""
         who = "all" if fault.kind == "spike" else self._rank
-        left = (name for which in range(fault.times) if (name := f"{number}-{who}-{which}") not in self._known)
-        name = next(left, None)
-        if name is None:
+        left = [f"{number}-{who}-{which}" for which in range(fault.times)]
+        left = [name for name in left if name not in self._known]
+        if not left:
             return False
-        self._known.add(name)
+        self._known.add(left[0])
         folder = self._run_dir / FOLDER
         folder.mkdir(exist_ok=True)
         with contextlib.suppress(FileExistsError):  # another rank has marked and told of what is happening to all
-            (folder / name).touch(exist_ok=False)
+            (folder / left[0]).touch(exist_ok=False)
             event = {"event": "fault", "kind": fault.kind, "step": step, "rank": who}
             run_folder.append_events(self._run_dir, [event])
         return True

@@ -34,7 +34,8 @@ def on_rank_zero(action: Callable[[], T], group: dist.ProcessGroup | None = None
 
 
 def _refusal(error: OSError) -> PreflightError:
-    """What the system refused; a store's errors name no file."""
-    if error.filename is None or error.strerror is None:
+    """What the system refused, which has a number; a store's errors have none."""
+    if error.errno is None:
         return StoreError(" ".join(str(error).split()))
-    return PreflightError(f"{error.filename}: {error.strerror}; free the space or correct the permissions")
+    place = f"{error.filename}: " if error.filename else ""
+    return PreflightError(f"{place}{error.strerror or error}; free the space or correct the permissions")

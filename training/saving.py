@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from data_prep.errors import PreflightError
+from data_prep.errors import PreflightError, StoreError
 from data_prep.manifest import Manifest
 from data_prep.storage import Folder
 from training.checkpoints import Progress, Saver
@@ -94,7 +94,7 @@ class Saving:
 
     def settle(self) -> bool:
         """Commit what is under way, if anything is, or clear it away; waits for it. False where it failed.
-        PreflightError where too many have."""
+        PreflightError where too many have, StoreError where the last has because a store gave no answer."""
         if not self._saver.pending:
             return True
         self._waiting()
@@ -113,7 +113,8 @@ class Saving:
             event |= {"in_a_row": self._failures}
         on_rank_zero(lambda: self._journal.append(event), self._group)
         if self._failures >= self._config.max_failures:
-            raise PreflightError(
+            refused = StoreError if outcome.silent else PreflightError
+            raise refused(
                 f"{self._spec.name}: saving failed {self._failures} times in a row (the last time: {outcome.reason}); "
                 "free the space or correct the store, and the same command resumes from the newest checkpoint"
             )

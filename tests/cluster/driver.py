@@ -46,9 +46,11 @@ def main(spec: str, corpus: str, runs: str, cluster: str) -> int:
     from cluster.session import session
     from cluster.trainer import train_runs
     from data_prep.errors import ElectraError
+    from training import requests
 
     config, one = ClusterConfig.model_validate_json(cluster), RunSpec.model_validate_json(spec)
     work = [one], json.loads(corpus), Path(json.loads(runs)), config, lambda spec, line: None
+    requests.clear(work[2])
     try:
         if config.num_workers == 0:
             alone().train_runs(*work)

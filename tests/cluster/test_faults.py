@@ -19,6 +19,7 @@ from cluster.trainer import train_runs
 from data_prep.errors import StoppedError
 from tests.training.runs import ELECTRA, assert_equal, done, events, spec_for, weights
 from tests.training.synthetic import write_corpus
+from training import requests
 from training.settings import Fault, RunSpec, WatchdogConfig
 
 pytestmark = [pytest.mark.multi, pytest.mark.slow]
@@ -41,6 +42,7 @@ def planned(corpus: Path, *faults: Fault) -> RunSpec:
 
 def train(spec: RunSpec, corpus: Path, runs: Path, config: ClusterConfig = TWO, seen: Any = None) -> list[Any]:
     """The run's events."""
+    requests.clear(runs)
     train_runs([spec], corpus, runs, config, seen or (lambda spec, line: None))
     return events(runs / spec.name)
 

@@ -18,15 +18,18 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed import TCPStore
 
 from cluster import launch
+from cluster.config import ClusterConfig
 from cluster.launch import Ranks, RankZeroFailed, address, alone, first_host, join, pick_device, place
 from cluster.worker import Assignment
-from data_prep.errors import ConfigError, PreflightError
+from data_prep.errors import ConfigError, PreflightError, StoppedError
 from pipeline import endings, train_stage
 from pipeline.console import Console
 from pipeline.folder import open_folder
-from pipeline.place import Place, read_experiment
+from pipeline.place import Place, open_place, read_experiment
 from tests.conftest import ROOT, Road
-from tests.training.runs import assert_equal, weights
+from tests.training.runs import ELECTRA, assert_equal, spec_for, weights
+from tests.training.synthetic import write_corpus
+from training import requests
 from training.metrics import read_metrics
 
 RUN = "electra-3.00e+08-s0"  # six steps
@@ -115,6 +118,31 @@ def test_which_launcher_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             here = Place(experiment=experiment, folder=folder, console=Console(), stack=stack)
             train_stage._launched(here)
             assert started == ray and here.worked
+
+
+def test_a_stop_that_is_asked_while_the_command_prepares_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was asked before the command took the folder does not; ranks that torchrun starts again took it before."""
+    write_corpus(tmp_path / "corpus")
+    spec = spec_for(ELECTRA, tmp_path / "corpus")
+    experiment = read_experiment(ROOT / "configs/quickstart.yaml", [])
+    out, runs = tmp_path / "out", tmp_path / "out" / "runs"
+    work = [spec], tmp_path / "corpus", runs, ClusterConfig(num_workers=0), lambda spec, line: None
+    runs.mkdir(parents=True)
+    requests.ask(runs, "stop", "of an earlier command")
+    with open_place(experiment, out, Console()):
+        assert requests.read(runs) is None
+        requests.ask(runs, "stop", "electra stop")
+        with pytest.raises(StoppedError, match=r"^electra-.*: stopped before it was started \(electra stop\); "):
+            alone().train_runs(*work)
+    assert not (runs / spec.name).exists()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with open_place(experiment, out, Console(), alone()), pytest.raises(StoppedError, match="electra stop"):
+        alone().train_runs(*work)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    with open_place(experiment, out, Console(), alone()):
+        assert requests.read(runs) is None
 
 
 # --- where a rank finds its place -------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What the driver looks after, without a Ray: drained nodes, groups that are to grow, groups that are silent as a
 whole; and that the private names of Ray that this rests on are there."""
 
+import errno
 import inspect
 import socket
 import subprocess
@@ -13,13 +14,14 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from ray.train import WorkerGroupError
 
-from cluster import growth, oversight
+from cluster import growth, oversight, trainer
 from cluster.config import ClusterConfig
 from cluster.drain import NODES, Drains, here
 from cluster.oversight import Silence, last_step
 from cluster.worker import Assignment
-from data_prep.errors import PreflightError
+from data_prep.errors import PreflightError, StoreError
 from tests.training.runs import ELECTRA, events, spec_for
 from tests.training.synthetic import write_corpus
 from training import heartbeat, requests, run_folder
@@ -39,14 +41,24 @@ def test_a_drained_node_of_the_group_is_told_of_once() -> None:
     draining = {"a" * 56: 0, "c" * 56: 0}
     nodes: set[str] = set()
     asked: list[str] = []
-    drains = Drains(lambda: nodes, asked.append, lambda: draining)
+    refusing: list[OSError] = []
+
+    def ask(reason: str) -> None:
+        if refusing:
+            raise refusing.pop()
+        asked.append(reason)
+
+    drains = Drains(lambda: nodes, ask, lambda: draining)
     drains.look()  # before the workers have started
     nodes.update({"a" * 56, "b" * 56})
     drains.look()
     drains.look()
     assert asked == [f"node {'a' * 12} is to be drained"]
     draining["b" * 56] = int(time.time() * 1000)
-    drains.look()
+    refusing.append(OSError(errno.ESTALE, "stale"))
+    with pytest.raises(OSError, match="stale"):
+        drains.look()
+    drains.look()  # what could not be asked is asked again
     assert asked[1].startswith(f"node {'b' * 12} is to be drained by ") and len(asked) == 2
 
 
@@ -67,12 +79,40 @@ def test_a_group_that_is_to_grow_saves_first(tmp_path: Path, spec: RunSpec, monk
     waiting = threading.Thread(target=lambda: result.append(growth.save_first(assignment, "to grow")))
     waiting.start()
     time.sleep(0.3)
-    assert waiting.is_alive() and (requests.read(tmp_path) or {})["ask"] == "save"
+    asked = requests.read(tmp_path)
+    assert waiting.is_alive() and asked is not None and asked.what == "save"
     run_folder.append_events(run_dir, [{"event": "saved", "step": 7}])
     waiting.join(10)
     assert result == [True]
     monkeypatch.setattr(growth, "WAIT_SECONDS", 0.1)
     assert not growth.save_first(assignment, "nobody answers")
+
+
+def test_a_store_that_does_not_answer_is_waited_for_and_told_of_once_a_time(
+    tmp_path: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First while it trains, as rank 0 says; then before the next attempt begins, which the driver says."""
+    run_dir, sentence = tmp_path / spec.name, "s3://b does not answer"
+    groups = iter([
+        [{"event": "started", "step": 0}, {"event": "saved", "step": 5}, {"event": "failed", "reason": sentence}],
+        [],
+    ])  # fmt: skip
+    pauses: list[float] = []
+
+    def fit(assignment: Assignment, config: ClusterConfig) -> None:
+        run_dir.mkdir(exist_ok=True)
+        if (said := next(groups, None)) is not None:
+            run_folder.append_events(run_dir, said)
+            raise WorkerGroupError("", {0: StoreError(sentence)})
+
+    monkeypatch.setattr(trainer, "_fit", fit)
+    monkeypatch.setattr(trainer, "_pause", lambda assignment, seconds: pauses.append(seconds))
+    trainer._train(Assignment(specs=[spec], runs_dir=tmp_path), ClusterConfig())
+    assert pauses == [30, 60]
+    assert [("ranks" in one, one["reason"]) for one in events(run_dir) if one["event"] == "failed"] == [
+        (False, sentence),
+        (True, sentence),
+    ]
 
 
 def beat(spec: RunSpec, pid: int, beats: int = 0) -> Beat:

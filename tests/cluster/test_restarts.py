@@ -1,5 +1,9 @@
 """The budget of restarts, by table; and what of Ray Train's errors is whose."""
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 from ray.exceptions import ActorDiedError
 from ray.train import ControllerError, WorkerGroupError
@@ -9,13 +13,14 @@ from ray.train.v2._internal.exceptions import (
     WorkerHealthCheckFailedError,
 )
 
+from cluster import worker
 from cluster.failures import cause
-from cluster.restarts import Budget, Failure, RestartsExhaustedError
-from data_prep.errors import ConfigError, HungError, StoppedError
+from cluster.restarts import Budget, Failure, Kind, RestartsExhaustedError
+from data_prep.errors import ConfigError, HungError, PreflightError, StoppedError, StoreError
 
 
-def failure(step: int, saved: int, *, done: int = 0, hung: bool = False) -> Failure:
-    return Failure(run="electra-s0", step=step, saved=(done, saved), reason="rank 1 was killed", hung=hung)
+def failure(step: int, saved: int, *, done: int = 0, kind: Kind = "lost") -> Failure:
+    return Failure(run="electra-s0", step=step, saved=(done, saved), reason="rank 1 was killed", kind=kind)
 
 
 def test_pauses_double_and_progress_starts_them_anew() -> None:
@@ -49,8 +54,16 @@ def test_three_times_at_the_same_step_end_it_whatever_the_budget() -> None:
     for step in (57, 58, 57, 57):
         budget.pause(failure(step, 50))
     with pytest.raises(RestartsExhaustedError, match=r"failed 3 times at step 57 ") as error:
-        budget.pause(failure(57, 50, hung=True))
+        budget.pause(failure(57, 50, kind="hung"))
     assert error.value.exit_code == 7
+
+
+def test_a_store_is_given_longer_and_ends_it_with_3() -> None:
+    budget = Budget(max_failures=8)
+    assert [budget.pause(failure(n, 50, kind="store")) for n in range(1, 8)] == [30, 60, 120, 240, 480, 600, 600]
+    with pytest.raises(RestartsExhaustedError, match=r"failed 8 times without a new checkpoint") as error:
+        budget.pause(failure(8, 50, kind="store"))
+    assert error.value.exit_code == 3
 
 
 def test_a_budget_of_one_is_no_restart() -> None:
@@ -82,6 +95,25 @@ def test_a_users_mistake_is_raised_as_itself() -> None:
     for error in (mistake, UserExceptionWithTraceback(mistake, "trace")):
         found = cause(group_error(r0=error, r1=BROKEN))
         assert (found.then, found.error) == ("raise", mistake)
+
+
+def test_a_store_without_an_answer_is_restarted_and_a_full_disk_is_not() -> None:
+    silent = StoreError("s3://b/runs/x cannot be read (SLOW_DOWN); try again when the store answers")
+    for error in (silent, UserExceptionWithTraceback(silent, "trace")):
+        found = cause(group_error(r0=error, r1=BROKEN))
+        assert (found.then, found.store, found.reason, found.error) == ("restart", True, str(silent), None)
+    full = PreflightError("/runs: No space left on device; free the space or correct the permissions")
+    assert cause(group_error(r0=full, r1=silent)).error is full
+    assert not cause(group_error(r0=silent, r1=DEATH)).store
+
+
+def test_what_an_object_store_refuses_names_no_number(tmp_path: Path) -> None:
+    """As pyarrow raises it; what a disk refuses has one."""
+    refused = worker._refused(OSError("When reading\n'x': AWS Error SLOW_DOWN"), tmp_path / "electra-s0")
+    assert isinstance(refused, StoreError)
+    assert str(refused) == "electra-s0: When reading 'x': AWS Error SLOW_DOWN; run again when the store answers"
+    full = worker._refused(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), tmp_path)
+    assert not isinstance(full, StoreError) and str(full).startswith(f"{tmp_path}: No space left on device; free")
 
 
 def test_a_mistake_beside_a_death_may_be_its_consequence() -> None:

@@ -1,5 +1,6 @@
 """Signals to a process that trains: ask once, whatever comes; the second Ctrl-C ends it at once."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -9,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from cluster import stop
 from cluster.stop import stop_on_signals
 from tests.cluster import driver
 from tests.cluster.namespaces import wait_for
 from tests.conftest import ROOT
 from tests.training.runs import ELECTRA, spec_for
 from tests.training.synthetic import write_corpus
+from training import requests
 
 SENT = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT]
 
@@ -48,6 +51,29 @@ def test_only_a_second_ctrl_c_ends_it_and_with_130() -> None:
     assert "interrupted again: ended at once; the same command again resumes" in done.stderr
 
 
+def test_a_request_that_cannot_be_written_is_no_error_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The disk is full three times; signals meanwhile change nothing, and neither do those afterwards."""
+    monkeypatch.setattr(stop, "RETRY_SECONDS", 0.01)
+    asked: list[str] = []
+    taken = threading.Event()
+
+    def ask(reason: str) -> None:
+        asked.append(reason)
+        if len(asked) < 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken.set()
+
+    with stop_on_signals(ask):
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert taken.wait(30)
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert asked == ["SIGTERM"] * 4
+    assert capfd.readouterr().err.count("cannot be written yet (No space left on device); it is tried again") == 1
+
+
 def test_elsewhere_than_in_the_main_thread_nothing_is_changed() -> None:
     before = [signal.getsignal(one) for one in SENT]
     seen: list[object] = []
@@ -77,7 +103,7 @@ def test_ctrl_c_at_a_terminal_saves_and_twice_ends_it_at_once(tmp_path: Path) ->
             wait_for(begun, 120, "training has begun")
             os.killpg(process.pid, signal.SIGINT)
             if interrupts == 2:
-                wait_for(lambda: (tmp_path / "runs" / "request.json").exists(), 30, "the first is heard")
+                wait_for(lambda: requests.read(tmp_path / "runs") is not None, 30, "the first is heard")
                 os.killpg(process.pid, signal.SIGINT)
             said, _ = process.communicate(timeout=120)
         finally:

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,9 @@ def test_a_checkpoint_on_the_way_stands_beside_the_runs_and_is_none_of_them(
     assert [timeless(r) for r in again] == [timeless(same)]
     assert len(lines(out)) == len(first) + 1  # nothing stands there twice
     (out / "evaluation" / "grids" / f"probes@{model.name}.json").unlink()
+    namesake = replace(model, name=run.name, sha256="0" * 64)
+    with pytest.raises(ConfigError, match=r"has a run called bert-.* already: give this model another name"):
+        evaluate_model(out, config, namesake, corpus=out / "corpus", console=console(), before_work=no_ray)
 
 
 def test_glue_stands_beside_the_probes_and_a_subset_is_named(

@@ -55,6 +55,8 @@ def test_a_hugging_face_folder_is_known_by_weights_and_tokenizer(tmp_path: Path)
     assert (found.facts["flops_counted"], found.facts["flops_declared"]) == (None, False)
     assert experiment_of(folder) is None
     refuse_headless(folder)
+    with pytest.raises(ConfigError, match="a/b cannot be the name of a model"):
+        model_at(folder, name="a/b")
     shutil.copytree(folder, tmp_path / "copy")
     assert model_at(tmp_path / "copy", name="mine").sha256 == found.sha256
     vocabulary = (folder / "vocab.txt").read_text().splitlines()

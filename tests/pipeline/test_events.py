@@ -96,7 +96,7 @@ def test_what_holds_no_run_is_exit_4(verb: str, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     sentence = refused(4, verb, tmp_path)
     assert sentence.startswith(f"{tmp_path}: holds no run that has begun; name an experiment's folder")
-    assert not (tmp_path / "runs" / requests.NAME).exists()
+    assert requests.read(tmp_path / "runs") is None
 
 
 def test_while_a_command_holds_the_folder_the_last_attempt_is_not_over(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
-"""Models that are no arms of the experiment, beside its arms in the report."""
+"""What may stand beside GLUE and the probes in a report: models that are no arms, tasks without a mean, BLiMP."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from pipeline import analysis, gather, report
+from pipeline import analysis, gather, report, wording
 from tests.pipeline import fake_experiment
 from tests.pipeline.report_page import Page
 
@@ -79,3 +80,51 @@ def test_tasks_outside_every_mean_are_told_of_one_by_one(out: Path) -> None:
     suites = analysis.analyse(gather.read(out)).suites
     assert [suite.name for suite in suites] == ["MNLI-mm", "WNLI"]
     assert all([task.name for task in suite.in_mean] == [suite.name] for suite in suites)
+
+
+PARADIGMS = [f"paradigm_{p:02}" for p in range(14)]
+
+
+def judged(out: Path, suite: str, arm: str, index: int, scorer: str) -> list[dict[str, Any]]:
+    """BLiMP's rows of a run: hits are drawn, more of them at the larger budget."""
+    row = fake_experiment.write_result(out, arm, index, "glue", "RTE", 140, 1)
+    rng = np.random.default_rng([len(arm), len(suite), index])
+    hits = {name: rng.random(50) < 0.55 + 0.2 * index for name in PARADIGMS}
+    path = out / "evaluation" / "predictions" / f"{row['run']}-{suite}.npz"
+    np.savez(path, **{f"{suite}/{name}/hit": hit for name, hit in hits.items()})
+    facts = {"suite": suite, "metric": "accuracy", "in_mean": True, "scorer": scorer, "n_train": 0, "n_dev": 50}
+    facts |= {"majority": 0.5, "subset": True, "finetune_seed": 0, "predictions": f"predictions/{path.name}"}
+    return [
+        {**row, **facts, "task": name, "score": float(hit.mean()), "metrics": {"accuracy": float(hit.mean())}}
+        for name, hit in hits.items()
+    ]
+
+
+def test_minimal_pairs_are_told_by_their_mean_and_scorer(tmp_path: Path, undrawn: None) -> None:
+    out = fake_experiment.write(tmp_path / "out", suites=("glue",), steps_logged=4)
+    rows = fake_experiment.read_results_file(out)
+    for index in (0, 1):
+        rows += judged(out, "blimp", "bert", index, "pll") + judged(out, "blimp", "roberta", index, "pll")
+        rows += judged(out, "blimp", "electra", index, "rtd") + judged(out, "blimp_generator", "electra", index, "pll")
+    fake_experiment.write_results_file(out, rows)
+    found = analysis.analyse(gather.read(out))
+    assert found.missing == []  # an arm without a generator lacks nothing
+    glue, blimp, generators = found.suites
+    assert (glue.name, blimp.name, generators.name) == ("glue", "blimp", "blimp_generator")
+    assert {cell.arm for cell in blimp.cells} == {"bert", "roberta", "electra"}
+    assert {cell.arm for cell in generators.cells} == {"electra"}
+    cell = next(cell for cell in blimp.cells if (cell.arm, cell.budget) == ("electra", 4e11))
+    own = [r["score"] for r in rows if r["suite"] == "blimp" and r["arm"] == "electra" and r["budget"] == 4e11]
+    assert cell.mean.value == pytest.approx(np.mean(own))
+    assert blimp.scorers == ["pll", "rtd"]
+    assert "by pseudo-log-likelihood (pll)" in wording.suite_note(blimp)
+    assert wording.suite_title(blimp) == "BLiMP: mean of 14 paradigms"
+    report.write(out)
+    page = Page((out / "report" / "report.html").read_text())
+    tables = [table for table in page.tables if table[0][-1].startswith("mean") and len(table[0]) == 6]
+    assert [len(table) for table in tables] == [1 + 6, 1 + 2]  # no column a paradigm
+    whole = gather.condensed(rows)
+    assert len(whole) == len(rows) - 8 * 14 + 8
+    one = next(r for r in whole if (r["suite"], r["arm"], r["budget"]) == ("blimp", "electra", 4e11))
+    assert (one["task"], one["n_dev"], one["score"]) == ("BLiMP", 700, pytest.approx(np.mean(own)))
+    assert set(one["metrics"]) == set(PARADIGMS)

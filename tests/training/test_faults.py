@@ -30,10 +30,21 @@ def test_each_happens_so_many_times_whatever_is_restarted(tmp_path: Path) -> Non
     ]
 
 
-def test_a_spike_is_of_all_ranks_alike(tmp_path: Path) -> None:
-    spike = {"kind": "spike", "step": 2}
-    for rank in (0, 1):
-        assert [faults(tmp_path, rank, spike).rate_factor(step) for step in (1, 2, 3)] == [1.0, SPIKE, 1.0]
+def test_a_spike_is_one_of_all_ranks_whoever_they_are(tmp_path: Path) -> None:
+    """Step by step at both ranks, the second time with the other one first; then restarted, on four ranks."""
+    spike = {"kind": "spike", "step": 2, "times": 2}
+    a, b = (faults(tmp_path, rank, spike) for rank in (0, 1))
+    assert [(a.rate_factor(step), b.rate_factor(step)) for step in (1, 2)] == [(1.0, 1.0), (SPIKE, SPIKE)]
+    assert [(b.rate_factor(step), a.rate_factor(step)) for step in (3, 4)] == [(SPIKE, SPIKE), (1.0, 1.0)]
+    assert [faults(tmp_path, rank, spike).rate_factor(4) for rank in range(4)] == [1.0] * 4
+    assert [(one["step"], one["rank"]) for one in events(tmp_path)] == [(2, "all"), (3, "all")]
+
+
+def test_a_spike_that_is_left_over_is_of_the_new_ranks_too(tmp_path: Path) -> None:
+    spike = {"kind": "spike", "step": 2, "times": 2}
+    assert [faults(tmp_path, 0, spike).rate_factor(step) for step in (1, 2)] == [1.0, SPIKE]
+    again = [faults(tmp_path, rank, spike) for rank in range(3)]
+    assert [[one.rate_factor(step) for one in again] for step in (2, 3)] == [[SPIKE] * 3, [1.0] * 3]
 
 
 def test_every_rank_can_be_meant(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from training.settings import WatchdogConfig
 from training.suspects import Suspect, find_suspects, overdue
 
 REDUCE = "torch/distributed/distributed_c10d.py:3252 in all_reduce: work.wait()"
-SLEEP = "training/faults.py:49 in before_step: time.sleep(3600.0)"
+SLEEP = "training/faults.py:47 in before_step: time.sleep(3600.0)"
 LOAD = "training/loader.py:80 in rows: self._reader[row]"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data_prep.errors import DivergedError, PreflightError, StoppedError
+from data_prep.errors import DivergedError, PreflightError, StoppedError, StoreError
 from tests.training.runs import CPU, ELECTRA, ROBERTA, assert_equal, cut_back, done, events, spec_for, weights
 from training import checkpoints, requests, run_folder, saving
 from training.checkpoints import listing, store_of, verify
@@ -197,6 +197,20 @@ def test_too_many_failures_in_a_row_end_it_with_what_to_do(corpus: Path, tmp_pat
     with pytest.raises(PreflightError, match=r"saving failed 2 times in a row .*No space left.*; free the space"):
         train(spec, corpus, tmp_path, CPU)
     assert saved_steps(tmp_path) == [3]
+
+
+def test_a_store_that_gives_no_answer_is_told_from_a_full_disk(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever started the ranks may start them again: the store's trouble is nobody's mistake."""
+
+    def silent(self: Faults, step: int) -> None:
+        raise OSError("AWS Error NETWORK_CONNECTION during PutObject")
+
+    monkeypatch.setattr(Faults, "while_saving", silent)
+    spec = spec_for(ROBERTA, corpus, steps=18, checkpoints={"every": 3, "max_failures": 2})
+    with pytest.raises(StoreError, match=r"saving failed 2 times in a row .*NETWORK_CONNECTION"):
+        train(spec, corpus, tmp_path, CPU)
 
 
 def test_the_last_saving_is_tried_again(corpus: Path, tmp_path: Path) -> None:

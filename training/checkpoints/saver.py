@@ -46,6 +46,7 @@ class Outcome:
     copy_seconds: float
     write_seconds: float
     pruned: list[str]
+    silent: bool = False  # it failed because a store gave no answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class _Share:
     part: dict[str, Any] | None
     checksums: dict[str, int]
     reason: str | None
+    silent: bool
     copy_seconds: float
     write_seconds: float
 
@@ -132,7 +134,8 @@ class Saver:
         if writing.error is not None and not isinstance(writing.error, OSError | PreflightError):
             raise writing.error
         reason = None if writing.error is None else _sentence(writing.error)
-        share = _Share(writing.part, writing.checksums, reason, writing.copy_seconds, writing.write_seconds)
+        silent = _is_silent(writing.error)
+        share = _Share(writing.part, writing.checksums, reason, silent, writing.copy_seconds, writing.write_seconds)
         shares: list[_Share | None] = [None] * dist.get_world_size()
         dist.gather_object(share, shares if dist.get_rank() == 0 else None, group=self._group)
         found = [one for one in shares if one is not None]
@@ -182,12 +185,13 @@ class Saver:
 
     def _conclude(self, writing: _Writing, shares: Sequence[_Share], spare: Collection[int]) -> Outcome:
         reason = next((share.reason for share in shares if share.reason is not None), None)
+        silent = any(share.silent for share in shares)
         pruned: list[str] = []
         try:
             if reason is None:
                 self._commit(writing, shares)
         except (OSError, PreflightError) as error:
-            reason = _sentence(error)
+            reason, silent = _sentence(error), _is_silent(error)
         saved = reason is None
         try:
             if saved:
@@ -204,6 +208,7 @@ class Saver:
             copy_seconds=max(share.copy_seconds for share in shares),
             write_seconds=max(share.write_seconds for share in shares),
             pruned=pruned,
+            silent=silent,
         )
 
     def _commit(self, writing: _Writing, shares: Sequence[_Share]) -> None:
@@ -267,6 +272,11 @@ def _free_name(folder: Folder, rank: int) -> str:
         count += 1
         name = f"part-{rank:05d}.{count}.safetensors"
     return name
+
+
+def _is_silent(error: BaseException | None) -> bool:
+    """Whether it is a store that gave no answer: what the file system says has a number."""
+    return isinstance(error, StoreError) or (isinstance(error, OSError) and error.errno is None)
 
 
 def _sentence(error: BaseException) -> str:
