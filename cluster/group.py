@@ -1,7 +1,7 @@
 """One group of workers under Ray Train, from its start to its end. Imports Ray: load it inside functions.
 
-Ray Train starts the workers, watches them, and, within `min_workers` and `num_workers`, chooses how many. What it would
-decide about failures, checkpoints and signals is decided here instead (`cluster.restarts`, `training`, `cluster.stop`).
+Ray Train starts the workers and watches them. What it would decide about their number, failures, checkpoints and
+signals is decided here instead (`cluster.scaling`, `cluster.restarts`, `training`, `cluster.stop`).
 """
 
 import os
@@ -15,12 +15,13 @@ import ray
 import ray.train.torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
-from ray.train.v2._internal.constants import ENABLE_PREEMPTION_WATCHER_ENV_VAR
-from ray.train.v2._internal.execution.callback import ControllerCallback
+from ray.train.v2._internal.constants import ENABLE_PREEMPTION_WATCHER_ENV_VAR, get_env_vars_to_propagate
+from ray.train.v2._internal.execution.controller import TrainController
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cluster.config import ClusterConfig
 from cluster.drain import NODES
-from cluster.growth import save_first
+from cluster.scaling import FreeRoom
 from cluster.worker import Assignment, work
 
 SCRATCH = ".ray_train"  # in the runs' folder, while a group lives
@@ -31,6 +32,7 @@ class Group(TorchTrainer):
 
     def __init__(self, assignment: Assignment, config: ClusterConfig) -> None:
         self.scratch = assignment.runs_dir / SCRATCH
+        self._assignment = assignment
         self._controller: Any = None
         self._known = threading.Lock()
         self._ended = False
@@ -44,7 +46,6 @@ class Group(TorchTrainer):
                 name=f"group-{uuid.uuid4().hex[:12]}",
                 storage_path=str(self.scratch),
                 failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
-                callbacks=[_SaveBeforeResize(assignment)],
                 worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": str(config.threads_per_worker)}},
             ),
         )
@@ -68,25 +69,22 @@ class Group(TorchTrainer):
         if controller is not None:
             ray.kill(controller)
 
-    def _register_sigint_handler(self, controller: Any) -> None:
-        """Ray's own would abort the group without a checkpoint; a test holds `fit` to calling this."""
+    def _initialize_and_run_controller(self, **parts: Any) -> Any:
+        """In place of Ray Train's own, which takes SIGINT for itself, aborts the group without a checkpoint then, and
+        keeps the controller to itself; a test holds `fit` to calling this."""
+        if self.scaling_config.elasticity_enabled:
+            parts["scaling_policy"] = FreeRoom(self.scaling_config, self._assignment)
+        this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        surroundings = {"env_vars": get_env_vars_to_propagate()}
+        actor = ray.remote(num_cpus=0, scheduling_strategy=this_node, runtime_env=surroundings)(TrainController)
+        controller = actor.remote(**parts)
         with self._known:
             self._controller = controller
             ended = self._ended
         if ended:
             ray.kill(controller)
-
-
-class _SaveBeforeResize(ControllerCallback):
-    """In Ray Train's controller: a group that is to grow is ended and started again, so it saves first."""
-
-    def __init__(self, assignment: Assignment) -> None:
-        self._assignment, self._started = assignment, False
-
-    def before_controller_execute_resize_decision(self, resize_decision: Any) -> None:
-        if self._started:
-            save_first(self._assignment, f"the group is to have {resize_decision.num_workers} workers")
-        self._started = True
+        ray.get(controller.run.remote())
+        return ray.get(controller.get_result.remote())
 
 
 def _scaling(config: ClusterConfig) -> ScalingConfig:

@@ -11,9 +11,22 @@ POLL_SECONDS = 1.0
 
 
 @contextmanager
+def passing_refusals() -> Iterator[None]:
+    """One look at files that others write: an error of the file system is over at the next, while a closed pipe is the
+    reader's end. A run of weeks outlives many of the former."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError:
+        pass
+
+
+@contextmanager
 def following(assignment: Assignment, on_progress: OnProgress) -> Iterator[None]:
-    """Call `on_progress(spec, line)` from a thread with each run's newest metric line while the block runs. An error in
-    it stops the following, not the training, and is raised at the end."""
+    """Call `on_progress(spec, line)` from a thread with each run's newest metric line while the block runs. What the
+    file system refuses is tried again a second later; another error, as a closed pipe, stops the following, not the
+    training, and is raised at the end."""
     stop = threading.Event()
     failures: list[Exception] = []
 
@@ -27,13 +40,17 @@ def following(assignment: Assignment, on_progress: OnProgress) -> Iterator[None]
         seen: dict[str, int] = {}
         while True:
             ending = stop.wait(POLL_SECONDS)
-            for spec in assignment.specs:
-                line = newest_line(assignment.run_dir(spec))
-                if line is not None and line["step"] != seen.get(spec.name):
-                    seen[spec.name] = line["step"]
-                    on_progress(spec, line)
+            with passing_refusals():
+                look(seen)
             if ending:
                 return
+
+    def look(seen: dict[str, int]) -> None:
+        for spec in assignment.specs:
+            line = newest_line(assignment.run_dir(spec))
+            if line is not None and line["step"] != seen.get(spec.name):
+                seen[spec.name] = line["step"]
+                on_progress(spec, line)
 
     thread = threading.Thread(target=poll_until_stopped, name="metrics-follower", daemon=True)
     thread.start()

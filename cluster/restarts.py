@@ -2,8 +2,8 @@
 
 A failure is judged by what it cost. A new checkpoint, or a finished run, since the last failure shows that restarting
 helps, so that counting starts anew: preemptible nodes may fail a hundred times in three weeks. `max_failures` in a row
-without one, or the same step three times whatever the number, show that it does not. A store that gives no answer is
-given longer to come back than a worker. Pure: no clock, no file, no Ray.
+without one, or three attempts that all came to the same step and no further, show that it does not. A store that gives
+no answer is given longer to come back than a worker. Pure: no clock, no file, no Ray.
 """
 
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ class Failure:
     saved: tuple[int, int]  # runs that are finished, and the step of the run's newest checkpoint (0: none)
     reason: str
     kind: Kind = "lost"
+    stepped: bool = True  # the attempt that failed has completed a step; otherwise `step` is an earlier one's
 
 
 class RestartsExhaustedError(ElectraError):
@@ -52,7 +53,8 @@ class Budget:
             self._in_a_row = []
         self._in_a_row.append(failure)
         same = self._in_a_row[-SAME_STEP:]
-        if len(same) == SAME_STEP and len({(one.run, one.step) for one in same}) == 1:
+        stuck = all(one.stepped for one in same) and len({(one.run, one.step) for one in same}) == 1
+        if len(same) == SAME_STEP and stuck:
             raise self._exhausted(f"failed {SAME_STEP} times at step {failure.step}")
         if len(self._in_a_row) >= self._max_failures:
             times = f"{len(self._in_a_row)} times" if len(self._in_a_row) > 1 else "once"

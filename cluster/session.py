@@ -23,7 +23,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +40,7 @@ _REACH_SECONDS = 10.0
 _RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"  # read when Ray is imported
 _RECONNECT_SECONDS = "600"
 _LONGEST_PAUSE = 15.0
+_HEED_SECONDS = 1.0
 _VITAL = ("gcs_server", "raylet")  # processes, by Ray's names
 
 
@@ -88,16 +89,18 @@ def session(address: str | None = None, num_cpus: int | None = None) -> Iterator
         global _started
         _started = _Start(address, num_cpus, temp_dir)
         try:
-            _connect(_started)
+            with _signals_kept():
+                _connect(_started)
             yield _describe(address, owned=address is None)
         finally:
             _started = None
             ray.shutdown()
 
 
-def renew(seconds: float) -> bool:
+def renew(seconds: float, between: Callable[[], None]) -> bool:
     """After Ray has failed: an embedded one is ended and started anew, a cluster is tried for so many seconds, ever
-    more slowly. False for a Ray that this process did not come to by `session`, which is left alone.
+    more slowly; `between` is called every second meanwhile, and ends it by raising. False for a Ray that this process
+    did not come to by `session`, which is left alone.
 
     PreflightError where there is none to be had. Actor handles and references from before are void.
     """
@@ -118,7 +121,10 @@ def renew(seconds: float) -> bool:
             ray.shutdown()  # what has started of it
             if _started.address is None or time.monotonic() + pause > until:
                 raise
-        time.sleep(pause)
+        again = time.monotonic() + pause
+        while (left := again - time.monotonic()) > 0:
+            between()
+            time.sleep(min(left, _HEED_SECONDS))
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 

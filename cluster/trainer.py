@@ -11,19 +11,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster import failures, session
+from cluster.aftermath import Before, newest_step
 from cluster.config import ClusterConfig
-from cluster.failures import Cause
-from cluster.oversight import current, last_step, overseeing
+from cluster.oversight import current, overseeing
 from cluster.progress import following
-from cluster.restarts import Budget, Failure, Kind
+from cluster.restarts import Budget
 from cluster.stop import stop_on_signals
+from cluster.waiting import Waiting
 from cluster.worker import Assignment, OnProgress, assign
 from data_prep.errors import PreflightError, StoppedError
 from data_prep.storage import Location
-from training import requests, run_folder
+from training import requests
 from training.settings import RunSpec
 
 POLL_SECONDS = 0.5
+LOOK_SECONDS = 1.0
 
 
 def train_runs(
@@ -70,85 +72,34 @@ def check_resources(config: ClusterConfig) -> None:
 
 def _train(assignment: Assignment, config: ClusterConfig) -> None:
     """Groups, until one ends well or is not to be followed by another."""
-    budget, waiting = Budget(config.max_failures), False
+    budget, waiting = Budget(config.max_failures), Waiting(assignment)
     while True:
-        before = _own_words(assignment)
+        before = Before(assignment)
         try:
-            _fit(assignment, config)
+            _fit(assignment, config, waiting)
             return
         except Exception as error:
             found = failures.cause(error)
             if found.error is not None:
                 raise found.error from None
+            _pause(assignment, 0.0)  # a group that was lost while a stop stands is none of the budget's
             if found.then == "wait":
-                _wait(assignment, found, told=waiting)
-            else:
-                told = _own_words(assignment) > before
-                _pause(assignment, budget.pause(_failed(assignment, found, told=told)))
-            waiting = found.then == "wait"
-            if found.then == "reconnect" and not session.renew(config.reconnect_seconds):
+                waiting.say(found.reason)
+                continue
+            _pause(assignment, budget.pause(before.failure(found)))
+            if found.then != "reconnect":
+                continue
+            if not session.renew(config.reconnect_seconds, lambda: _pause(assignment, 0.0)):
                 raise
 
 
-def _fit(assignment: Assignment, config: ClusterConfig) -> None:
+def _fit(assignment: Assignment, config: ClusterConfig, waiting: Waiting) -> None:
     from cluster.group import Group
 
     group = Group(assignment, config)
-    with overseeing(assignment, group.end, group.scratch):
+    unbegun = waiting.watch(group.scratch, group.end)
+    with overseeing(assignment, group.end, group.scratch, (unbegun.look, LOOK_SECONDS)):
         group.fit()
-
-
-def _wait(assignment: Assignment, found: Cause, *, told: bool) -> None:
-    """Say once that Ray has no room; Ray has waited for a minute, and waits on."""
-    run_dir = _run_dir(assignment)
-    if not told:
-        event = {"event": "waiting", "reason": found.reason, "step": last_step(run_dir)}
-        run_folder.append_events(run_dir, [event])
-    _pause(assignment, 0.0)
-
-
-def _own_words(assignment: Assignment) -> int:
-    """How often rank 0 has said itself why it failed; what a driver says names ranks."""
-    said = [event for spec in assignment.specs for event in run_folder.events(assignment.run_dir(spec))]
-    return sum(event["event"] == "failed" and "ranks" not in event for event in said)
-
-
-def _failed(assignment: Assignment, found: Cause, *, told: bool) -> Failure:
-    """Leave a `failed` event in the folder of the run that trained, unless rank 0 has, and say what the budget is to
-    judge."""
-    done = sum((assignment.run_dir(one) / run_folder.DONE).exists() for one in assignment.specs)
-    run_dir = _run_dir(assignment)
-    hung = _hung(run_dir)
-    reason = found.reason if hung is None else hung
-    kind: Kind = "hung" if hung is not None else "store" if found.store else "lost"
-    step = last_step(run_dir)
-    if not told:
-        event = {"event": "failed", "reason": reason, "step": step, "ranks": list(found.ranks)}
-        run_folder.append_events(run_dir, [event])
-    return Failure(run=run_dir.name, step=step, saved=(done, _newest(run_dir)), reason=reason, kind=kind)
-
-
-def _run_dir(assignment: Assignment) -> Path:
-    """Of the run that trained."""
-    run_dir = assignment.run_dir(current(assignment) or assignment.specs[-1])
-    run_dir.mkdir(parents=True, exist_ok=True)
-    return run_dir
-
-
-def _hung(run_dir: Path) -> str | None:
-    """What the watchdog has said, if that is what ended the group: a `failed` event follows what is known already."""
-    said = [one for one in run_folder.last_events(run_dir) if one["event"] in ("hung", "failed")]
-    if not said or said[-1]["event"] == "failed":
-        return None
-    step, ranks = said[-1]["step"], said[-1]["ranks"]
-    named = ", ".join(str(one["rank"]) for one in ranks)
-    return f"hung at step {step}, rank {named}: {ranks[0]['why']}" if ranks else f"hung at step {step}"
-
-
-def _newest(run_dir: Path) -> int:
-    """The step that the next attempt begins at: the last saved one, or where the last attempt began."""
-    steps = [one["step"] for one in run_folder.last_events(run_dir) if one["event"] in ("started", "saved")]
-    return max(steps, default=0)
 
 
 def _pause(assignment: Assignment, seconds: float) -> None:
@@ -160,7 +111,7 @@ def _pause(assignment: Assignment, seconds: float) -> None:
             spec = current(assignment) or assignment.specs[-1]
             raise StoppedError(
                 f"{spec.name}: stopped while it was to be started again ({asked.reason}); the same command again "
-                f"resumes at step {_newest(assignment.run_dir(spec))} of {spec.steps}"
+                f"resumes at step {newest_step(assignment.run_dir(spec))} of {spec.steps}"
             )
         if time.monotonic() >= until:
             return

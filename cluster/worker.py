@@ -3,6 +3,7 @@
 An assignment is small and travels as JSON. Each run resumes from its own newest checkpoint and is skipped when done.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -86,6 +87,10 @@ def work(assignment: Assignment, device: "torch.device", *, rank: int, local_ran
     with stop_on_signals(lambda reason: inbox.post("stop", reason)):
         for number, spec in enumerate(assignment.specs):
             _train(assignment, spec, device, inbox, assignment.profile if number == 0 else 0)
+        asked = inbox.poll()
+    if rank == 0 and asked is not None and asked[0] == "stop":  # too late for any run: what follows training heeds it
+        with contextlib.suppress(OSError):
+            requests.ask(assignment.runs_dir, *asked)
 
 
 def _train(assignment: Assignment, spec: RunSpec, device: "torch.device", inbox: Inbox, profile: int) -> None:

@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -29,6 +30,7 @@ from data_prep.errors import DataError, PreflightError
 TEMPORARY_MARK = ".tmp-"
 _TEMPORARY = re.compile(r".*\.tmp-\d+-[0-9a-f]{8}")  # as `atomic_writer` makes them, and nobody else
 LOCK = ".lock"
+LOCK_SECONDS = 1.0  # that a command waits for the lock
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -312,7 +314,7 @@ class LocalFolder(Folder):
             try:
                 handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
                 stack.callback(os.close, handle)
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(handle)
             except BlockingIOError:
                 raise PreflightError(
                     f"{self.path}: another electra process is working in this folder; wait for it, or choose another "
@@ -324,6 +326,19 @@ class LocalFolder(Folder):
                     "system with locks, or make the file writable"
                 ) from None
             yield
+
+
+def _lock(handle: int) -> None:
+    """Take the lock; BlockingIOError where somebody has it for longer than it takes to look whether it is taken."""
+    until = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(LOCK_SECONDS / 20)
 
 
 Location = Folder | Path | str

@@ -1,20 +1,23 @@
 """How a command ends: the exit code and the one sentence of whatever went wrong.
 
 A user's mistake is the sentence and the exit code of its error (2 configuration, 3 surroundings, 4 data, 5 checkpoint,
-6 diverged, 7 hung, 9 a failed check); 75 is no mistake: training was asked to stop (SIGTERM, SIGUSR1, the first Ctrl-C,
-`electra stop`), has saved, and the same command again resumes. What the operating system refuses anywhere, in a worker
-too, is 3; an interruption outside training is 130, as the second one within it is (`cluster.stop`); anything
-unforeseen is 1, with a traceback on `--debug`.
+6 diverged, 7 hung, 9 a failed check); 75 is no mistake: the command was asked to stop (SIGTERM, SIGUSR1, and of
+training the first Ctrl-C and `electra stop`), and the same command again resumes; training has saved, unless the
+sentence says otherwise. What the operating system refuses anywhere, in a worker too, is 3; Ctrl-C outside training is
+130, as the second one within it is (`cluster.stop`); anything unforeseen is 1, with a traceback on `--debug`.
 """
 
 import json
 import re
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -38,7 +41,12 @@ class Where:
 def errors(json_: bool, debug: bool) -> Iterator[Where]:
     """End the process as DESIGN's exit codes say; the sentence goes to stderr, and to stdout as JSON if asked for. Of
     several processes that fail together one says it, and all end alike."""
-    where = Where()
+    where, heard = Where(), _Signals()
+    with heard.listening():
+        yield from _ending(where, heard, json_, debug)
+
+
+def _ending(where: Where, heard: "_Signals", json_: bool, debug: bool) -> Iterator[Where]:
     try:
         yield where
         if where.ranks is not None:
@@ -51,13 +59,48 @@ def errors(json_: bool, debug: bool) -> Iterator[Where]:
             where.ranks.leave()
         raise
     except KeyboardInterrupt:
-        _end("interrupted; the same command again resumes", 130, json_, debug=False, ranks=where.ranks)
+        _end(*heard.ending(), json_, debug=False, ranks=where.ranks)
     except ElectraError as error:
         _end(str(error), error.exit_code, json_, debug, ranks=where.ranks)
     except Exception as error:
         causes = list(failures.causes(error))
         refusal = next((sentence for cause in causes if (sentence := _refusal(cause, where.folder))), None)
         _end(refusal or _unforeseen(causes[0]), 3 if refusal else 1, json_, debug, ranks=where.ranks)
+
+
+class _Signals:
+    """SIGTERM and SIGUSR1 interrupt the command as Ctrl-C does, so that all that holds something lets go of it: as
+    KeyboardInterrupt, the one interruption that Ray hands on while it waits. Training hears them itself
+    (`cluster.stop`)."""
+
+    def __init__(self) -> None:
+        self._name: str | None = None  # of the first that came
+        self._over = False
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """While the block runs; afterwards they are answered as before. Python hears signals in the main thread
+        only."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {one: signal.signal(one, self._hear) for one in (signal.SIGTERM, signal.SIGUSR1)}
+        try:
+            yield
+        finally:
+            for one, old in before.items():
+                signal.signal(one, signal.SIG_DFL if old is None else old)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if not self._over:
+            self._name = self._name or signal.Signals(number).name
+            raise KeyboardInterrupt
+
+    def ending(self) -> tuple[str, int]:
+        """The sentence and the exit code of an interruption; no signal after it interrupts the saying."""
+        self._over = True
+        what = "interrupted" if self._name is None else f"interrupted by {self._name}"
+        return f"{what}; the same command again resumes", 130 if self._name is None else 75
 
 
 def _refusal(error: BaseException, folder: Path | None) -> str | None:

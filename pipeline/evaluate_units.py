@@ -57,6 +57,7 @@ def _unit(model: Model, material: Material, config: EvaluationConfig, seed: int,
         "protocol": protocol,
         "gpu": config.gpus_per_unit > 0,
         "name": name,
+        "identity": identity,
         "facts": {**model.facts, "checkpoint_sha256": model.sha256, "data_sha256": material.sha256},
     }
     folder = storage.LocalFolder(evaluation.resolve())

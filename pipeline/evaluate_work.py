@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cluster.tasks import Unit, committed
 from data_prep import storage
 from data_prep.settings import fingerprint
 from training.protocol import TASKS, Protocol
@@ -35,7 +36,10 @@ Payload = dict[str, Any]
 
 
 def work(payload: Payload) -> dict[str, Any]:
-    """`rows` and `files` of one unit."""
+    """`rows` and `files` of one unit. Ray repeats a unit whose worker died after its record was written and before Ray
+    heard of it: then they are the record's."""
+    if (done := _committed(payload)) is not None:
+        return done
     import torch
 
     torch.set_num_threads(1)
@@ -46,6 +50,20 @@ def work(payload: Payload) -> dict[str, Any]:
         "pairs": _pairs,
     }
     return kinds[payload["kind"]](payload, device)
+
+
+def _committed(payload: Payload) -> dict[str, Any] | None:
+    """What the unit's record holds, if there is one and its files are there."""
+    evaluation = storage.LocalFolder(payload["evaluation"])
+    unit = Unit(
+        name=payload["name"],
+        payload=payload,
+        folder=evaluation,
+        record=f"units/{payload['name']}.json",
+        identity=payload["identity"],
+    )
+    result = committed(unit)
+    return result if result is not None and all(evaluation.size(name) for name in result["files"]) else None
 
 
 def _classes(payload: Payload, device: "torch.device") -> dict[str, Any]:

@@ -28,7 +28,7 @@ def is_held(run_dir: Path) -> bool:
     """Whether a command holds the experiment of a run, as far as this machine can see: a file system that several
     machines share need not show the locks of the others.
 
-    Looking takes a shared lock for a moment, so a command that starts in that very moment is refused.
+    Looking takes a shared lock for a moment; a command that starts just then waits for it (`storage.LOCK_SECONDS`).
     """
     try:
         with open(run_dir.absolute().parents[1] / LOCK, "rb") as lock:

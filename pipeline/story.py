@@ -1,8 +1,9 @@
 """What happened to a run, from its events and metric lines: attempts, how each ended, and what that cost.
 
-Pure functions over plain records, in the order of their times. An attempt is what one `started` event begins. It ends
-with a word (`finished`, `stopped`, `hung`, `failed`), or without one, as a killed process does: then the next attempt,
-or the absence of whoever trained, says so. What an ending cost is known when the next attempt has begun:
+Pure functions over plain records, in the order of their files: clocks of machines are not compared. An attempt is what
+one `started` event begins. It ends with a word (`finished`, `stopped`, `hung`, `failed`), or without one, as a killed
+process does: then the next attempt, or the absence of whoever trained, says so. What an ending cost is known when the
+next attempt has begun:
 
 * steps: from the last one there is a record of back to the one resumed at: at least so many;
 * FLOPs: by how much the ledger of what was spent moved away from the ledger of what counts (which contains an estimate
@@ -13,6 +14,8 @@ or the absence of whoever trained, says so. What an ending cost is known when th
 Goodput is the time inside the steps that survived ÷ the time from the first beginning to the last sign of life.
 """
 
+import math
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,8 +95,8 @@ def tell(events: Iterable[Record], lines: Iterable[Record], *, alive: bool) -> S
 
 
 def _attempts(events: list[Record], lines: list[Record]) -> list[list[Record]]:
-    """The records of each attempt by their times, a metric line before what followed from it. What stands before the
-    first `started` (a group of workers that did not come up) is of the first attempt."""
+    """The records of each attempt. What stands before the first `started` (a group of workers that did not come up) is
+    of the first attempt."""
     groups: list[list[Record]] = []
     firsts: list[int] = []
     early: list[Record] = []
@@ -107,10 +110,27 @@ def _attempts(events: list[Record], lines: list[Record]) -> list[list[Record]]:
     # attempt that was killed before its first line leaves its number to the next
     segments = {line["attempt"] for line in lines}
     owners = {one: [index for index, first in enumerate(firsts) if first <= one] for one in segments}
+    written: list[list[Record]] = [[] for _ in groups]
     for line in lines:
         if owners[line["attempt"]]:
-            groups[owners[line["attempt"]][-1]].append(line)
-    return [sorted(group, key=lambda record: (record["time"], "event" in record)) for group in groups]
+            written[owners[line["attempt"]][-1]].append(line)
+    return [_in_order(*one) for one in zip(groups, written, firsts, strict=True)]
+
+
+def _in_order(events: list[Record], lines: list[Record], segment: int) -> list[Record]:
+    """The events and the lines of an attempt, whose first line is of a segment, each in their own order: a line comes
+    before what is told of its step or of a later one, and before the end of its segment, a rollback or an ending."""
+    merged: list[Record] = []
+    waiting, begun = deque(lines), False
+    for event in events:
+        closes = event["event"] in (*ENDINGS, "rollback")
+        upto = math.inf if closes else event.get("step") or 0
+        while begun and waiting and waiting[0]["attempt"] <= segment and waiting[0]["step"] <= upto:
+            merged.append(waiting.popleft())
+        merged.append(event)
+        begun |= event["event"] == "started"
+        segment += event["event"] == "rollback"
+    return [*merged, *waiting]
 
 
 @dataclass(slots=True)

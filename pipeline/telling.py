@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from cluster.progress import passing_refusals
 from pipeline import story_words
 from pipeline.console import Console
 from pipeline.story import Record
@@ -25,16 +26,18 @@ _WARNED = ("save_failed", "rollback", "hung", "failed", "fault")
 
 @contextmanager
 def telling(console: Console, runs: Sequence[Path]) -> Iterator[None]:
-    """Say what happens to these runs while the block runs, up to its end. An error in the saying (a closed pipe) stops
-    it, not the training, and is raised at the end."""
+    """Say what happens to these runs while the block runs, up to its end. What the file system refuses is tried again
+    a second later; an error in the saying (a closed pipe) stops it, not the training, and is raised at the end."""
     teller, ended = Teller(console, runs), threading.Event()
     failures: list[Exception] = []
 
     def follow() -> None:
         try:
-            while not ended.wait(POLL_SECONDS):
-                teller.look()
-            teller.look()
+            ending = False
+            while not ending:
+                ending = ended.wait(POLL_SECONDS)
+                with passing_refusals():
+                    teller.look()
         except Exception as error:
             failures.append(error)
 

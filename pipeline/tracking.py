@@ -319,8 +319,7 @@ def _settled(run: Run) -> list[dict[str, Any]]:
     by its events, if that checkpoint is still whole by then."""
     if run.done is not None:
         return run.lines
-    events = sorted(run.events, key=lambda event: event["time"])
-    steps = [event[_RESUMES_AT[event["event"]]] for event in events if event["event"] in _RESUMES_AT]
+    steps = [event[_RESUMES_AT[event["event"]]] for event in run.events if event["event"] in _RESUMES_AT]
     return [line for line in run.lines if steps and line["step"] <= steps[-1]]
 
 

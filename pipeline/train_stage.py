@@ -2,7 +2,7 @@
 
 It plans the runs, hands them to those that train (Ray's workers, ranks of another launcher, this process), and follows
 their metric lines and events: a bar in FLOPs, what happens to each run (`pipeline.telling`), MLflow every half minute,
-and at the end which runs learned nothing and the goodput.
+and at the end which runs learned nothing and the goodput. A stop that comes too late for any run ends the command here.
 """
 
 import shlex
@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cluster.progress import passing_refusals
 from data_prep import manifest as manifests
 from data_prep.errors import ElectraError, StoppedError
 from pipeline import gather, story_words
 from pipeline.events import story_of
 from pipeline.place import Place, shown
 from pipeline.telling import telling
+from training import requests
 from training.run_folder import is_done
 from training.settings import RunSpec
 
@@ -35,6 +37,7 @@ def train(place: Place, profile: int = 0) -> dict[str, Any]:
     result: dict[str, Any] = {"runs": [spec.name for spec in specs], "trained": len(specs) - len(finished)}
     if len(finished) == len(specs):
         place.console.say(f"train: all {len(specs)} runs are done" + (", none was traced" if profile else ""))
+        _heed_a_stop(place)
         return result
     train_runs = _launched(place)
     done = {spec.name: spec.steps * spec.flops_per_step for spec in finished}
@@ -61,7 +64,19 @@ def train(place: Place, profile: int = 0) -> dict[str, Any]:
     _warn_degenerate(place, trained)
     if profile:
         _show_profile(place, folder.runs / trained[0])
-    return {**result, "goodput": _tell_goodput(place, trained)}
+    goodput = _tell_goodput(place, trained)
+    _heed_a_stop(place)
+    return {**result, "goodput": goodput}
+
+
+def _heed_a_stop(place: Place) -> None:
+    """StoppedError where a stop was asked for when no run was left to answer it: nothing that follows training is
+    begun."""
+    asked = requests.read(place.folder.runs)
+    if asked is not None and asked.what == "stop":
+        raise StoppedError(
+            f"stopped when all runs were trained ({asked.reason}); the same command again does what follows"
+        )
 
 
 def _launched(place: Place) -> Callable[..., None]:
@@ -163,8 +178,9 @@ class _Mirror:
         from pipeline.tracking import sync
 
         try:
-            summary = sync(self._place.folder.path, console=self._place.console, training=training)
-            self._sent, self._failed = summary.reachable, not summary.reachable
+            with passing_refusals():  # a file that cannot be read now; half a minute later it may be
+                summary = sync(self._place.folder.path, console=self._place.console, training=training)
+                self._sent, self._failed = summary.reachable, not summary.reachable
         except ElectraError as error:
             self._place.console.warn(str(error))
             self._failed = True

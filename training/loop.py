@@ -72,6 +72,7 @@ def train(
             later = found.progress.step
             on_rank_zero(lambda: checkpoints.set_aside(store, after=later), control.group)
         objective = _objective(spec, manifest)
+        checkpoints.check_temporary(store, objective, control.group)
         on_rank_zero(
             lambda: _announce(spec, run_dir, store, objective, device, found, passed_over, before), control.group
         )

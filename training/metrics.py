@@ -99,13 +99,17 @@ def flops_spent(run_dir: Path) -> float:
 
 def unlogged_steps(run_dir: Path, step: int) -> int:
     """Steps that the attempt before has done by `step`, as its signs of life say, beyond the last that is on record: a
-    metric line, its beginning, or where it went back to."""
-    where = {"started": "step", "rollback": "to_step"}
-    records = [(one["time"], one[where[one["event"]]]) for one in events(run_dir) if one["event"] in where]
+    metric line, its beginning, or where it went back to. Which came last, numbers of segments tell, not clocks."""
+    segment = began = None
+    for event in events(run_dir):
+        if event["event"] == "started":
+            segment, began = event["attempt"], event["step"]
+        elif event["event"] == "rollback" and segment is not None:  # the next segment is begun after it
+            segment, began = segment + 1, event["to_step"]
     line = next(reversed(all_lines(run_dir)), None)
-    if line is not None:
-        records.append((line["time"], line["step"]))
-    return max(0, step - max(records)[1]) if records else 0
+    if line is not None and (segment is None or line["attempt"] >= segment):
+        return max(0, step - int(line["step"]))
+    return 0 if began is None else max(0, step - int(began))
 
 
 def _segments(run_dir: Path) -> list[Path]:

@@ -1,9 +1,9 @@
-"""What the driver looks after, without a Ray: drained nodes, groups that are to grow, groups that are silent as a
-whole; and that the private names of Ray that this rests on are there."""
+"""What the driver looks after, without a Ray: drained nodes and groups that are silent as a whole; and that the private
+names of Ray that drivers rest on are there."""
 
 import errno
 import inspect
-import socket
+import re
 import subprocess
 import sys
 import threading
@@ -14,20 +14,23 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from ray.train import WorkerGroupError
+from ray._private.state import available_resources_per_node
+from ray.train import ScalingConfig
 
-from cluster import growth, oversight, trainer
+from cluster import oversight
 from cluster.config import ClusterConfig
 from cluster.drain import NODES, Drains, here
 from cluster.oversight import Silence, last_step
+from cluster.scaling import FreeRoom
 from cluster.worker import Assignment
-from data_prep.errors import PreflightError, StoreError
+from data_prep import storage
+from data_prep.errors import PreflightError, StoppedError
+from tests.cluster.signs import beat, refuse
 from tests.training.runs import ELECTRA, events, spec_for
 from tests.training.synthetic import write_corpus
-from training import heartbeat, requests, run_folder
-from training.heartbeat import Beat, process_started
+from training import heartbeat
 from training.metrics import MetricWriter
-from training.settings import RunSpec
+from training.settings import RunSpec, WatchdogConfig
 
 
 @pytest.fixture(scope="module")
@@ -69,68 +72,6 @@ def test_nodes_are_those_that_left_a_mark(tmp_path: Path) -> None:
     assert here(tmp_path) == {"abc"}
 
 
-def test_a_group_that_is_to_grow_saves_first(tmp_path: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growth, "POLL_SECONDS", 0.02)
-    assignment = Assignment(specs=[spec], runs_dir=tmp_path)
-    run_dir = tmp_path / spec.name
-    run_dir.mkdir()
-    run_folder.append_events(run_dir, [{"event": "started", "step": 0}, {"event": "saved", "step": 5}])
-    result: list[bool] = []
-    waiting = threading.Thread(target=lambda: result.append(growth.save_first(assignment, "to grow")))
-    waiting.start()
-    time.sleep(0.3)
-    asked = requests.read(tmp_path)
-    assert waiting.is_alive() and asked is not None and asked.what == "save"
-    run_folder.append_events(run_dir, [{"event": "saved", "step": 7}])
-    waiting.join(10)
-    assert result == [True]
-    monkeypatch.setattr(growth, "WAIT_SECONDS", 0.1)
-    assert not growth.save_first(assignment, "nobody answers")
-
-
-def test_a_store_that_does_not_answer_is_waited_for_and_told_of_once_a_time(
-    tmp_path: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """First while it trains, as rank 0 says; then before the next attempt begins, which the driver says."""
-    run_dir, sentence = tmp_path / spec.name, "s3://b does not answer"
-    groups = iter([
-        [{"event": "started", "step": 0}, {"event": "saved", "step": 5}, {"event": "failed", "reason": sentence}],
-        [],
-    ])  # fmt: skip
-    pauses: list[float] = []
-
-    def fit(assignment: Assignment, config: ClusterConfig) -> None:
-        run_dir.mkdir(exist_ok=True)
-        if (said := next(groups, None)) is not None:
-            run_folder.append_events(run_dir, said)
-            raise WorkerGroupError("", {0: StoreError(sentence)})
-
-    monkeypatch.setattr(trainer, "_fit", fit)
-    monkeypatch.setattr(trainer, "_pause", lambda assignment, seconds: pauses.append(seconds))
-    trainer._train(Assignment(specs=[spec], runs_dir=tmp_path), ClusterConfig())
-    assert pauses == [30, 60]
-    assert [("ranks" in one, one["reason"]) for one in events(run_dir) if one["event"] == "failed"] == [
-        (False, sentence),
-        (True, sentence),
-    ]
-
-
-def beat(spec: RunSpec, pid: int, beats: int = 0) -> Beat:
-    return Beat(
-        rank=0,
-        world_size=1,
-        pid=pid,
-        started=process_started(pid),
-        host=socket.gethostname(),
-        run=spec.name,
-        phase="step",
-        step=7,
-        beats=beats,
-        stack=["training/attempt.py:7 in train: step()"],
-        time=time.time(),
-    )
-
-
 def test_a_group_that_is_silent_as_a_whole_is_named_killed_and_ended(tmp_path: Path, spec: RunSpec) -> None:
     """Its one rank beats once more after the driver began to listen, and then no more."""
     run_dir = tmp_path / spec.name
@@ -148,12 +89,58 @@ def test_a_group_that_is_silent_as_a_whole_is_named_killed_and_ended(tmp_path: P
             assert time.monotonic() < until
             time.sleep(0.1)
         assert rank.wait(10) == -9 and ended == [True]
+        time.sleep(0.6)
+        assert not silence.look()  # once is enough, also where the group takes its time to end
     finally:
         rank.kill()
         rank.wait()
     (event,) = events(run_dir)
     assert (event["event"], event["step"], event["phase"]) == ("hung", 7, "all silent")
     assert event["ranks"][0]["rank"] == 0 and event["ranks"][0]["stack"] == ["training/attempt.py:7 in train: step()"]
+
+
+def test_silence_is_none_where_nothing_could_be_heard(
+    tmp_path: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk takes no beats for 40 seconds; later this process is paused for as long, together with the ranks."""
+    now, full = 0.0, False
+    monkeypatch.setattr(oversight, "_takes_beats", lambda run_dir: not full)
+    run_dir = tmp_path / spec.name
+    run_dir.mkdir()
+    ended: list[float] = []
+    placement = spec.placement.model_copy(update={"watchdog": WatchdogConfig(step=10.0)})
+    slow = spec.model_copy(update={"placement": placement})
+    silence = Silence(Assignment(specs=[slow], runs_dir=tmp_path), lambda: ended.append(now), lambda: now)
+
+    def seconds(count: int, *, beats: bool) -> None:
+        nonlocal now
+        for _ in range(count):
+            now += 1.0
+            if beats:
+                heartbeat.write(run_dir, beat(spec, 2**22 + 1, beats=int(now)))
+            silence.look()
+
+    seconds(20, beats=True)
+    full = True
+    seconds(40, beats=False)
+    full = False
+    seconds(9, beats=False)  # the ranks are about to beat again
+    seconds(20, beats=True)
+    now += 40.0
+    seconds(9, beats=False)
+    seconds(5, beats=True)
+    assert ended == []
+    last = now
+    seconds(20, beats=False)
+    assert ended == [last + 10.0]
+
+
+def test_a_disk_takes_beats_or_not(tmp_path: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not oversight._takes_beats(tmp_path)  # nobody has left any
+    heartbeat.write(tmp_path, beat(spec, 1))
+    assert oversight._takes_beats(tmp_path) and list(heartbeat.read_beats(tmp_path)) == [0]
+    monkeypatch.setattr(storage, "atomic_writer", refuse)
+    assert not oversight._takes_beats(tmp_path)
 
 
 def test_the_last_step_is_the_beats_or_the_lines(tmp_path: Path, spec: RunSpec) -> None:
@@ -189,21 +176,25 @@ def test_workers_at_least_and_at_most() -> None:
 # --- private names of Ray ---------------------------------------------------------------------------------------------
 
 
-def test_ray_train_registers_its_handler_where_ours_takes_its_place() -> None:
+def test_ray_train_starts_its_controller_where_ours_takes_its_place() -> None:
+    from ray.train.v2._internal.execution.controller import TrainController
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
+    fit = inspect.getsource(DataParallelTrainer.fit)
+    given = set(re.findall(r"^ +(\w+)=", fit.partition("self._initialize_and_run_controller(")[2], re.MULTILINE))
+    assert "scaling_policy" in given and given <= set(inspect.signature(TrainController).parameters)
     source = inspect.getsource(DataParallelTrainer._initialize_and_run_controller)
-    assert "self._register_sigint_handler(controller)" in source and "main_thread()" in source
-    assert list(inspect.signature(DataParallelTrainer._register_sigint_handler).parameters) == ["self", "controller"]
+    assert "controller.run.remote()" in source and "controller.get_result.remote()" in source
 
 
-def test_ray_train_tells_callbacks_of_a_resize_before_it_ends_the_group() -> None:
-    from ray.train.v2._internal.execution.callback import ControllerCallback
-    from ray.train.v2._internal.execution.controller import TrainController
+def test_ray_train_asks_policies_as_ours_answers() -> None:
+    from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 
-    source = inspect.getsource(TrainController._execute_resize_decision)
-    assert source.index('"before_controller_execute_resize_decision"') < source.index("_shutdown_worker_group()")
-    assert hasattr(ControllerCallback, "before_controller_execute_resize_decision")
+    assert not FreeRoom.__abstractmethods__
+    for name in ("make_decision_for_non_running_worker_group", "make_decision_for_running_worker_group"):
+        theirs, ours = (inspect.signature(getattr(one, name)).parameters for one in (FixedScalingPolicy, FreeRoom))
+        assert list(theirs) == list(ours)
+    assert ScalingConfig(num_workers=(1, 3))._resources_per_worker_not_none == {"CPU": 1}
 
 
 @pytest.mark.multi
@@ -214,6 +205,8 @@ def test_ray_tells_of_draining_nodes_and_of_its_own_processes() -> None:
     from cluster import drain, session
 
     assert drain.draining() == {}
+    cpus = ray.cluster_resources()["CPU"]
+    assert [node["CPU"] for node in available_resources_per_node().values()] == [cpus]
     node: Any = ray._private.worker._global_node
     assert set(session._VITAL) <= {kind for kind, _ in node.live_processes()}
     assert not session.end_broken()
@@ -223,7 +216,7 @@ def test_a_session_that_is_not_ours_is_not_renewed(monkeypatch: pytest.MonkeyPat
     from cluster import session
 
     monkeypatch.setattr(session, "_started", None)
-    assert not session.renew(1.0) and not session.end_broken()
+    assert not session.renew(1.0, lambda: None) and not session.end_broken()
 
 
 def test_only_the_death_of_a_vital_process_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,5 +245,15 @@ def test_a_cluster_that_stays_away_is_waited_for_so_long(monkeypatch: pytest.Mon
     monkeypatch.setattr(ray, "shutdown", lambda: None)  # this process may have a Ray of other tests
     began = time.monotonic()
     with pytest.raises(PreflightError, match=r"No Ray cluster answers at cluster\.address 127\.0\.0\.1:1"):
-        session.renew(2.0)
+        session.renew(2.0, lambda: None)
     assert 1.0 <= time.monotonic() - began < 10.0
+    calls: list[float] = []
+
+    def between() -> None:
+        calls.append(time.monotonic())
+        if len(calls) == 3:
+            raise StoppedError("stopped")
+
+    with pytest.raises(StoppedError):
+        session.renew(600.0, between)
+    assert calls[2] - calls[0] < 5.0

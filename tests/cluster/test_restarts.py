@@ -19,8 +19,9 @@ from cluster.restarts import Budget, Failure, Kind, RestartsExhaustedError
 from data_prep.errors import ConfigError, HungError, PreflightError, StoppedError, StoreError
 
 
-def failure(step: int, saved: int, *, done: int = 0, kind: Kind = "lost") -> Failure:
-    return Failure(run="electra-s0", step=step, saved=(done, saved), reason="rank 1 was killed", kind=kind)
+def failure(step: int, saved: int, *, done: int = 0, kind: Kind = "lost", stepped: bool = True) -> Failure:
+    reason = "rank 1 was killed"
+    return Failure(run="electra-s0", step=step, saved=(done, saved), reason=reason, kind=kind, stepped=stepped)
 
 
 def test_pauses_double_and_progress_starts_them_anew() -> None:
@@ -56,6 +57,22 @@ def test_three_times_at_the_same_step_end_it_whatever_the_budget() -> None:
     with pytest.raises(RestartsExhaustedError, match=r"failed 3 times at step 57 ") as error:
         budget.pause(failure(57, 50, kind="hung"))
     assert error.value.exit_code == 7
+
+
+def test_nodes_that_are_lost_before_a_step_is_done_say_nothing_about_the_step() -> None:
+    budget = Budget(max_failures=6)
+    for stepped in (True, False, True, False, False):
+        budget.pause(failure(57, 50, stepped=stepped))
+    with pytest.raises(RestartsExhaustedError, match=r"failed 6 times without a new checkpoint, last at step 57 "):
+        budget.pause(failure(57, 50, stepped=True))
+
+
+def test_a_checkpoint_after_a_rollback_is_progress_though_an_earlier_one_was_further() -> None:
+    budget = Budget(max_failures=3)
+    for step, saved in [(105, 100), (61, 60), (72, 70), (80, 70)]:  # went back to 50 and on from there
+        budget.pause(failure(step, saved))
+    with pytest.raises(RestartsExhaustedError, match=r"failed 3 times without a new checkpoint, last at step 79 "):
+        budget.pause(failure(79, 70))
 
 
 def test_a_store_is_given_longer_and_ends_it_with_3() -> None:

@@ -1,7 +1,9 @@
 """A reader sees a whole file or none."""
 
 import errno
+import fcntl
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,13 @@ def test_missing_and_broken_json_are_data_errors(tmp_path: Path) -> None:
 def test_sha256_of_a_known_text(tmp_path: Path) -> None:
     (tmp_path / "abc").write_bytes(b"abc")  # FIPS 180-2, appendix B.1
     assert storage.sha256_of(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_folder_that_is_only_looked_at_can_be_held(tmp_path: Path) -> None:
+    """A shared lock for a tenth of a second is waited for; a second holder is refused."""
+    folder = storage.LocalFolder(tmp_path)
+    looking = open(tmp_path / storage.LOCK, "wb")  # noqa: SIM115
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    threading.Timer(0.1, looking.close).start()
+    with folder.held(), pytest.raises(PreflightError, match="another electra process"), folder.held():
+        pass

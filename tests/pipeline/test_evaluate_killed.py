@@ -39,9 +39,9 @@ def start(folder: Path, out: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, text=True)
 
 
-def records(out: Path) -> dict[str, int]:
-    """Each record of a unit, and when it was written."""
-    return {path.name: path.stat().st_mtime_ns for path in (out / "evaluation" / "units").glob("*.json")}
+def records(out: Path) -> dict[str, bytes]:
+    """Each record of a unit: what it took is in it, so a unit that ran again has another."""
+    return {path.name: path.read_bytes() for path in (out / "evaluation" / "units").glob("*.json")}
 
 
 def results(out: Path) -> set[str]:
@@ -99,11 +99,11 @@ def test_killed_driver_and_worker_leave_the_same_results_and_nothing_runs_twice(
 
     driver = start(folder, out)
     wait_for_records(driver, out, len(kept) + 1)
+    while not (killed := children(driver.pid)):
+        assert driver.poll() is None, "no worker was seen at work"
     kept = records(out)
-    killed = children(driver.pid)
     for worker in killed:
         os.kill(worker, signal.SIGKILL)
-    assert killed
     assert driver.wait(timeout=300) == 0
     assert undisturbed.wait(timeout=300) == 0
 

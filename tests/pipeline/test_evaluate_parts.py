@@ -14,12 +14,15 @@ from data_prep.errors import CheckpointError, ConfigError, DataError
 from pipeline import evaluate_table
 from pipeline.calibration import calibration_error, confusion, reliability
 from pipeline.console import Console
-from pipeline.evaluate_data import load_tests, materials
+from pipeline.evaluate_data import Material, load_tests, materials
 from pipeline.evaluate_submission import refuse_incomplete, submit
-from pipeline.evaluate_targets import experiment_of, is_model, model_at, refuse_headless
+from pipeline.evaluate_targets import Model, experiment_of, is_model, model_at, refuse_headless
+from pipeline.evaluate_units import units
+from pipeline.evaluate_work import work
 from tests.pipeline import fake_experiment
 from tests.pipeline.tiny_evaluation import config, write_glue, write_model
 from training import glue_submission
+from training.protocol import EvaluationConfig
 
 
 def test_a_submission_takes_the_seed_that_did_best_on_dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +146,26 @@ def test_the_blimp_mean_has_the_standard_error_of_its_paradigms() -> None:
     said = io.StringIO()
     evaluate_table.show(rows, Console(said, interactive=False))
     assert "70.0" in said.getvalue() and "11.5" in said.getvalue() and "scorer rtd" in said.getvalue()
+
+
+# --- units ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_unit_that_ray_repeats_after_its_record_is_not_run_again(tmp_path: Path) -> None:
+    """The worker died between its record and its answer to Ray. What the unit reads is not even there."""
+    found = Material(suite="glue", task="RTE", kind="classes", path=tmp_path / "none.jsonl", sha256="0" * 64)
+    model = Model(name="m", location="nowhere", sha256="1" * 64, tokenizer="nowhere", facts={})
+    (unit,) = units([model], [found], EvaluationConfig(), tmp_path)
+    result = {"rows": [{"score": 0.5}], "files": ["predictions/a.npz"]}
+    unit.folder.write_json(unit.record, {"identity": unit.identity, "result": result})
+    with pytest.raises(DataError, match=r"none\.jsonl is not a readable task file"):
+        work(unit.payload)  # its answers are gone
+    (tmp_path / "predictions").mkdir()
+    (tmp_path / "predictions" / "a.npz").touch()
+    assert work(unit.payload) == result
+    unit.folder.write_json(unit.record, {"identity": "another", "result": result})
+    with pytest.raises(DataError):
+        work(unit.payload)
 
 
 # --- calibration ------------------------------------------------------------------------------------------------------

@@ -164,3 +164,18 @@ def test_workers_that_did_not_come_up_cost_nothing_and_are_told() -> None:
     ]  # fmt: skip
     assert found.totals is not None
     assert (found.totals.attempts, found.totals.wall_seconds) == (1, 10.0)
+
+
+def test_clocks_that_disagree_change_no_order() -> None:
+    """A driver an hour behind says how the first attempt ended; a rollback's machine is an hour ahead of its lines."""
+    run = Told().start().train(15).save().event("failed", step=15, reason="lost").start(15).train(5).roll_back(15)
+    run.train(10).save().event("finished", step=25)
+    found = [entry.kind for entry in story(run).entries]
+    steps = totals(run).step, totals(run).steps_lost, totals(run).rollbacks
+    assert found == ["started", "saved", "failed", "started", "rollback", "saved", "finished"]
+    assert steps == (25, 5, 1)
+    for event in run.events:
+        event["time"] += {"failed": -3600.0, "rollback": 3600.0}.get(event["event"], 0.0)
+    assert [entry.kind for entry in story(run).entries] == found
+    assert (totals(run).step, totals(run).steps_lost, totals(run).rollbacks) == steps
+    assert totals(run).useful_seconds == 1.5 * 25

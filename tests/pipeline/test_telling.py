@@ -1,6 +1,8 @@
 """What is said of runs while they are trained."""
 
+import errno
 import io
+import threading
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,24 @@ def test_a_closed_pipe_ends_the_telling_not_the_training(run: Path) -> None:
         append_events(run, [{"event": "failed", "step": 3, "reason": "r"}])
         trained.append(1)
     assert trained == [1]
+
+
+def test_a_file_that_cannot_be_read_for_a_moment_ends_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shared file system that refuses two looks: the third tells what happened meanwhile."""
+    monkeypatch.setattr(telling_module, "POLL_SECONDS", 0.01)
+    refused, third = [], threading.Event()
+    look = Teller.look
+
+    def flaky(teller: Teller) -> None:
+        if len(refused) < 2:
+            refused.append(1)
+            raise OSError(errno.ESTALE, "Stale file handle")
+        look(teller)
+        third.set()
+
+    monkeypatch.setattr(Teller, "look", flaky)
+    console = plain()
+    with telling(console, [run]):
+        append_events(run, [{"event": "failed", "step": 3, "reason": "r"}])
+        assert third.wait(30)
+    assert said(console) == ["warning: train: x: failed at step 3: r"]

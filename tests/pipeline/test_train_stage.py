@@ -1,5 +1,6 @@
 """What the train stage says of first weights and resumptions, when, and what it says at its end."""
 
+import errno
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from tests.pipeline.stories import Told
 from tests.pipeline.test_cli import QUICKSTART, electra, refused
 from tests.pipeline.test_experiment import experiment
 from tests.training.synthetic import write_corpus
+from training import requests
 from training.metrics import MetricWriter
 from training.run_folder import append_events, write_run_record
 from training.settings import RunSpec
@@ -192,3 +194,34 @@ def test_a_run_that_was_asked_to_stop_is_no_longer_running_for_mlflow(
     with pytest.raises(StoppedError):
         train(place, monkeypatch, work)
     assert told == [True, False]
+
+
+def test_a_stop_that_comes_too_late_for_any_run_ends_the_command_before_what_follows(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(run_dir: Path) -> Iterator[dict[str, Any]]:
+        yield attempt(run_dir)
+        requests.ask(run_dir.parent, "stop", "maintenance")
+
+    with pytest.raises(StoppedError, match=r"^stopped when all runs were trained \(maintenance\); the same command"):
+        train(place, monkeypatch, work)
+    requests.ask(place.folder.runs, "save", "no stop")
+    (place.folder.runs / "request-stop.json").unlink()
+    train(place, monkeypatch, lambda run_dir: [attempt(run_dir)])
+
+
+def test_a_file_that_cannot_be_read_for_a_moment_does_not_end_the_mirror(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def sync(*_: object, **__: object) -> SimpleNamespace:
+        tried.append(1)
+        if len(tried) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+        return SimpleNamespace(reachable=True)
+
+    monkeypatch.setattr(tracking, "sync", sync)
+    monkeypatch.setattr(train_stage, "MIRROR_SECONDS", 0.0)
+    train(place, monkeypatch, lambda run_dir: [attempt(run_dir) for _ in range(3)])
+    assert len(tried) == 3

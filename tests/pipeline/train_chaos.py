@@ -118,10 +118,12 @@ class TrainChaos:
         """Kill one process of a kind while ranks train; None when there is none, or no rank yet."""
         beats = read_beats(run)
         ranks = {beat.pid: beat for beat in beats.values() if process_started(beat.pid) == beat.started}
-        if not ranks:
+        steps = any(beat.phase == "step" for beat in ranks.values())
+        if not ranks or (not steps and self.rng.random() < 0.8):  # most while it trains, some while it starts
             return None
         if kind != "rank":
-            return kill_one(self.site.victims(kind, driver), self.rng)
+            found = self.site.victims(kind, driver)
+            return kill_one(found, self.rng) if found else None
         beat = ranks[self.rng.choice(sorted(ranks))]
         os.kill(beat.pid, signal.SIGKILL)
         return f"{beat.rank} at step {beat.step} ({beat.phase})"

@@ -1,17 +1,20 @@
 """Which checkpoints stay, what is listed of those that are there, and whether there is room for them."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from data_prep import storage
 from data_prep.errors import PreflightError
 from data_prep.storage import LocalFolder
 from tests.training.saved import engine, local, saver, spec, take
 from training import checkpoints
 from training.checkpoints import Entry, Progress
-from training.checkpoints.preflight import bytes_of, most_kept
+from training.checkpoints.preflight import _refuse_small, bytes_of, most_kept
 from training.engine import Engine
 from training.settings import CheckpointConfig, RunSpec
 
@@ -212,3 +215,23 @@ def test_too_little_room_is_said_before_the_first_step(
     (tmp_path / "checkpoints").write_text("no folder")
     with pytest.raises(PreflightError, match=r"Cannot write to .*checkpoints"):
         checkpoints.preflight(store, one.objective, made)
+
+
+def test_too_little_room_for_temporary_files_of_an_object_store_is_said(
+    one: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, size = storage.folder("s3://bucket/run"), bytes_of(one.objective)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=size))
+    checkpoints.check_temporary(store, one.objective)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=size - 1))
+    checkpoints.check_temporary(local(tmp_path), one.objective)
+    with pytest.raises(PreflightError, match=r"s3://bucket/run by way of temporary files .* TMPDIR"):
+        checkpoints.check_temporary(store, one.objective)
+
+
+def test_ranks_of_a_host_share_its_temporary_folder() -> None:
+    store = storage.folder("s3://bucket/run")
+    said = [("a", "/tmp", 25), ("b", "/tmp", 10), ("a", "/tmp", 20)]
+    _refuse_small(store, said, 10)
+    with pytest.raises(PreflightError, match=r"^/tmp on a: "):
+        _refuse_small(store, [*said[:2], ("a", "/tmp", 19)], 10)

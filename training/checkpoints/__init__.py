@@ -8,7 +8,7 @@ from training.checkpoints.aside import set_aside
 from training.checkpoints.entries import Entry
 from training.checkpoints.manifest import MANIFEST, VERSION, Checkpoint, Progress, read, verify
 from training.checkpoints.ownership import claim
-from training.checkpoints.preflight import check_shared, preflight
+from training.checkpoints.preflight import check_shared, check_temporary, preflight
 from training.checkpoints.proof import prove, rows_hash
 from training.checkpoints.restore import choose, load_objective, load_tensors, newest, objective_of, restore
 from training.checkpoints.retention import kept, listing, prune
@@ -24,6 +24,7 @@ __all__ = [
     "Progress",
     "Saver",
     "check_shared",
+    "check_temporary",
     "checkpoint_name",
     "choose",
     "claim",

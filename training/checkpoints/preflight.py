@@ -1,10 +1,14 @@
-"""Before the first step: whether the store takes what the run will save, how fast, whether there is room for it, and
-whether all ranks share it."""
+"""Before the first step: whether the store takes what the run will save, how fast, whether there is room for it, there
+and on the way, and whether all ranks share it."""
 
 import contextlib
 import os
 import secrets
+import shutil
+import socket
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,6 +56,28 @@ def most_kept(spec: RunSpec) -> int:
     saved = len({*save_at, spec.steps}) + intervals
     for_good = len(save_at) + (0 if config.keep_every is None else spec.steps // config.keep_every)
     return min(saved, config.keep_last + 1 + for_good + config.keep_best)
+
+
+def check_temporary(store: Folder, objective: Objective, group: dist.ProcessGroup | None = None) -> None:
+    """A part comes into an object store by way of a file in the system's temporary folder. Every rank calls;
+    PreflightError on all where the parts of a host's ranks have no room there."""
+    if store.is_local:
+        return
+    place = tempfile.gettempdir()
+    said = [("", "", 0)] * dist.get_world_size()
+    dist.all_gather_object(said, (socket.gethostname(), place, shutil.disk_usage(place).free), group=group)
+    on_rank_zero(lambda: _refuse_small(store, said, bytes_of(objective) // len(said)), group)
+
+
+def _refuse_small(store: Folder, said: Sequence[tuple[str, str, int]], part: int) -> None:
+    for (host, place), ranks in Counter((host, place) for host, place, _ in said).items():
+        free = min(room for *where, room in said if where == [host, place])
+        if free < ranks * part:
+            raise PreflightError(
+                f"{place} on {host}: checkpoints go to {store} by way of temporary files there, "
+                f"{_megabytes(ranks * part)} at once, and {_megabytes(free)} are free; free the space, or name a "
+                "larger folder in the environment variable TMPDIR"
+            )
 
 
 def _speed(store: Folder, size: int) -> float:
