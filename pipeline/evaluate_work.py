@@ -63,7 +63,8 @@ def _committed(payload: Payload) -> dict[str, Any] | None:
         identity=payload["identity"],
     )
     result = committed(unit)
-    return result if result is not None and all(evaluation.size(name) for name in result["files"]) else None
+    whole = result is not None and all(evaluation.size(name) is not None for name in result["files"])
+    return result if whole else None
 
 
 def _classes(payload: Payload, device: "torch.device") -> dict[str, Any]:
