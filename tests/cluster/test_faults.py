@@ -36,7 +36,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def planned(corpus: Path, *faults: Fault) -> RunSpec:
     keep = {"every": 5, "keep_last": 99}
-    watchdog = {"step": 6.0, "heartbeat": 0.5}
+    watchdog = {"step": 12.0, "heartbeat": 0.5}  # busy cores may keep a beat waiting
     return spec_for(ELECTRA, corpus, STEPS, checkpoints=keep, faults=list(faults), watchdog=watchdog, log_every=1)
 
 
