@@ -7,7 +7,6 @@ files the pairs lie in. Text is kept as it is. A row that breaks the format is a
 official pairs say the same sentence twice; they are kept, and nobody can get them right.
 """
 
-import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,10 +17,11 @@ from typing import Any, Literal
 import orjson
 from pydantic import PositiveInt
 
-from data_prep import keyed, storage
+from data_prep import keyed
 from data_prep.errors import DataError
 from data_prep.records import COMPRESSED, Damaged, InputFile, blocks, open_file, split
 from data_prep.settings import Settings
+from training.task_files import TaskFile
 
 PARADIGMS, PAIRS = 67, 1_000  # of the official release, pairs in each paradigm
 _KEYS = ("UID", "linguistics_term", "sentence_good", "sentence_bad")
@@ -54,7 +54,7 @@ class Paradigm:
 
 
 @dataclass(frozen=True, slots=True)
-class PairData:
+class PairData(TaskFile):
     """Paradigms in the order of their names."""
 
     paradigms: tuple[Paradigm, ...]
@@ -70,19 +70,6 @@ class PairData:
             for pair in paradigm.pairs:
                 values = (paradigm.name, paradigm.term, pair.good, pair.bad)
                 yield json.dumps(dict(zip(_KEYS, values, strict=True)), ensure_ascii=False)
-
-    def sha256(self) -> str:
-        """SHA-256 (hex) of the file `save` writes."""
-        digest = hashlib.sha256()
-        for line in self.lines():
-            digest.update(line.encode() + b"\n")
-        return digest.hexdigest()
-
-    def save(self, path: Path) -> None:
-        """Write the file, atomically and durably; `load_blimp` reads it back the same."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with storage.atomic_writer(path) as file:
-            file.writelines(line.encode() + b"\n" for line in self.lines())
 
 
 def load_blimp(path: Path, pairs: int | None = None) -> PairData:

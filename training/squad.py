@@ -8,15 +8,14 @@ file, article and question. Text is kept as it is: nothing is stripped, folded o
 2.0 are not read.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from data_prep import storage
 from data_prep.errors import DataError
+from training.task_files import TaskFile
 from training.tasks import Task
 
 Version = Literal["1.1", "2.0"]
@@ -60,7 +59,7 @@ class Paragraph:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpanData:
+class SpanData(TaskFile):
     """The paragraphs of one version. `subset` is true when either side is a declared part of the official split."""
 
     version: Version
@@ -80,19 +79,6 @@ class SpanData:
             for p in paragraphs:
                 questions = [[q.id, q.text, [[a.text, a.start] for a in q.answers]] for q in p.questions]
                 yield json.dumps([split, p.article, p.context, questions], ensure_ascii=False)
-
-    def sha256(self) -> str:
-        """SHA-256 (hex) of the file `save` writes."""
-        digest = hashlib.sha256()
-        for line in self.lines():
-            digest.update(line.encode() + b"\n")
-        return digest.hexdigest()
-
-    def save(self, path: Path) -> None:
-        """Write the file, atomically and durably."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with storage.atomic_writer(path) as file:
-            file.writelines(line.encode() + b"\n" for line in self.lines())
 
 
 def load_span_data(path: Path) -> SpanData:

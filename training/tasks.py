@@ -5,7 +5,6 @@ what identifies a result. Metrics are scikit-learn's and SciPy's, with a number 
 knows torch, and those two are imported only when a score is computed, because configuration models import this module.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep import storage
 from data_prep.errors import DataError
+from training.task_files import TaskFile
 
 Labels = NDArray[np.int64] | NDArray[np.float64]  # classes, or the values of a regression
 
@@ -60,7 +59,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskData:
+class TaskData(TaskFile):
     """The examples of one task; `also` are those of its further dev sides by name. A regression has no classes.
 
     `subset` is true when any side is a declared part of the official split. `skipped`: rows of the files (FILE:LINE)
@@ -102,19 +101,6 @@ class TaskData:
                 group = [] if example.group is None else [example.group]
                 row = [split, example.text_a, example.text_b, example.label, *group]
                 yield json.dumps(row, ensure_ascii=False)
-
-    def sha256(self) -> str:
-        """SHA-256 (hex) of the file `save` writes."""
-        digest = hashlib.sha256()
-        for line in self.lines():
-            digest.update(line.encode() + b"\n")
-        return digest.hexdigest()
-
-    def save(self, path: Path) -> None:
-        """Write the file, atomically and durably."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with storage.atomic_writer(path) as file:
-            file.writelines(line.encode() + b"\n" for line in self.lines())
 
 
 def load_task(path: Path) -> TaskData:
