@@ -1,5 +1,5 @@
-"""The command line: `electra VERB CONFIG [KEY=VALUE]...`, one call each into `pipeline.stages`; and the verbs that look
-at runs, `electra VERB RUN`.
+"""The command line: `electra VERB CONFIG [KEY=VALUE]...`, one call each into `pipeline.stages`. The verbs that look at
+runs are in `pipeline.cli_runs`.
 
 Guarantees: `--help` imports nothing heavy; a mistake is one sentence on stderr and an exit code (`pipeline.endings`);
 with `--json` stdout carries one JSON object and nothing else.
@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from pipeline import cli_runs
+from pipeline.cli_options import TRACKS, Config, Debug, GlueDir, Json, Out, Overrides
 from pipeline.endings import errors
 
 QUICKSTART = Path(__file__).resolve().parent.parent / "configs" / "quickstart.yaml"
@@ -24,23 +26,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Config = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="An experiment file, or the folder of an earlier experiment.")
-]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, as training.global_batch=64.")
-]
-Out = Annotated[Path | None, typer.Option(help="The experiment's folder.", show_default="runs/NAME")]
-GlueDir = Annotated[
-    Path | None, typer.Option(help="Evaluate on the GLUE tasks in this folder instead of the built-in probes.")
-]
-TRACKS = (
-    "Metrics go to MLflow at MLFLOW_TRACKING_URI where that is set, otherwise to mlflow.db in the experiment's folder."
-)
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or an experiment's for all of its runs.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; everything else goes to stderr.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 @app.command(epilog=f"{TRACKS}\n\nExample: electra quickstart --out /tmp/first")
@@ -227,62 +212,6 @@ def export(
     _run("export", config, overrides, out, json_, debug, run=run, to=to)
 
 
-@app.command(epilog="Example: electra events runs/quickstart")
-def events(run: Run, json_: Json = False, debug: Debug = False) -> None:
-    """Tell what happened to a run: started, saved, killed, resumed, skipped, with reasons and what it cost."""
-    with errors(json_, debug):
-        from pipeline.console import Console
-        from pipeline.events import events as tell
-
-        result = tell(run, Console(sys.stderr if json_ else sys.stdout))
-        if json_:
-            print(json.dumps({"verb": "events", "exit_code": 0, **result}))
-
-
-@app.command(epilog="Example: electra checkpoints runs/quickstart --verify")
-def checkpoints(
-    run: Run,
-    verify: Annotated[bool, typer.Option("--verify", help="Read every checkpoint and compare its hashes.")] = False,
-    prune: Annotated[
-        bool, typer.Option("--prune", help="Remove those that the rules of retention do not keep.")
-    ] = False,
-    keep_last: Annotated[
-        int | None,
-        typer.Option(min=1, help="With --prune: keep so many of the newest.", show_default="what the run was given"),
-    ] = None,
-    broken: Annotated[bool, typer.Option("--broken", help="With --prune: remove broken ones, too.")] = False,
-    json_: Json = False,
-    debug: Debug = False,
-) -> None:
-    """List the checkpoints of a run: step, FLOPs, size, whether they are whole, and which rule keeps them."""
-    with errors(json_, debug):
-        from pipeline.checkpoints import checkpoints as look
-        from pipeline.console import Console
-
-        console = Console(sys.stderr if json_ else sys.stdout)
-        result = look(run, console, verify=verify, prune=prune, keep_last=keep_last, broken=broken)
-        if json_:
-            print(json.dumps({"verb": "checkpoints", "exit_code": 0, **result}))
-
-
-@app.command(epilog="Example: electra stop runs/quickstart --reason 'maintenance at noon'")
-def stop(
-    run: Run,
-    reason: Annotated[str, typer.Option(help="Why, for the record.")] = "electra stop",
-    save: Annotated[bool, typer.Option("--save", help="Ask for a checkpoint only; training goes on.")] = False,
-    json_: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Have what trains in a folder save and end (exit code 75); the same command again resumes."""
-    with errors(json_, debug):
-        from pipeline.console import Console
-        from pipeline.stop import stop as ask
-
-        result = ask(run, Console(sys.stderr if json_ else sys.stdout), reason=reason, save_only=save)
-        if json_:
-            print(json.dumps({"verb": "stop", "exit_code": 0, **result}))
-
-
 @app.command("config", epilog="Example: electra config configs/quickstart.yaml budgets.0=1e12")
 def show_config(config: Config, overrides: Overrides = None, json_: Json = False, debug: Debug = False) -> None:
     """Check an experiment file and print it with every default spelled out."""
@@ -328,6 +257,9 @@ def _run(
             result = quickstart.road(place) if verb == "quickstart" else stages.run(verb, place, **options)
         if json_:
             print(json.dumps({"verb": verb, "exit_code": 0, "out": str(folder.absolute()), **result}))
+
+
+app.add_typer(cli_runs.app)
 
 
 def main() -> None:

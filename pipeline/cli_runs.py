@@ -1,0 +1,71 @@
+"""The verbs that look at runs, `electra VERB RUN`: what happened to them, what is saved, and asking them to stop.
+
+Part of the command line (`pipeline.cli`): one call each, nothing heavy imported before it.
+"""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from pipeline.cli_options import Debug, Json, Run
+from pipeline.endings import errors
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: electra events runs/quickstart")
+def events(run: Run, json_: Json = False, debug: Debug = False) -> None:
+    """Tell what happened to a run: started, saved, killed, resumed, skipped, with reasons and what it cost."""
+    with errors(json_, debug):
+        from pipeline.console import Console
+        from pipeline.events import events as tell
+
+        result = tell(run, Console(sys.stderr if json_ else sys.stdout))
+        if json_:
+            print(json.dumps({"verb": "events", "exit_code": 0, **result}))
+
+
+@app.command(epilog="Example: electra checkpoints runs/quickstart --verify")
+def checkpoints(
+    run: Run,
+    verify: Annotated[bool, typer.Option("--verify", help="Read every checkpoint and compare its hashes.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove those that the rules of retention do not keep.")
+    ] = False,
+    keep_last: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --prune: keep so many of the newest.", show_default="what the run was given"),
+    ] = None,
+    broken: Annotated[bool, typer.Option("--broken", help="With --prune: remove broken ones, too.")] = False,
+    json_: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List the checkpoints of a run: step, FLOPs, size, whether they are whole, and which rule keeps them."""
+    with errors(json_, debug):
+        from pipeline.checkpoints import checkpoints as look
+        from pipeline.console import Console
+
+        console = Console(sys.stderr if json_ else sys.stdout)
+        result = look(run, console, verify=verify, prune=prune, keep_last=keep_last, broken=broken)
+        if json_:
+            print(json.dumps({"verb": "checkpoints", "exit_code": 0, **result}))
+
+
+@app.command(epilog="Example: electra stop runs/quickstart --reason 'maintenance at noon'")
+def stop(
+    run: Run,
+    reason: Annotated[str, typer.Option(help="Why, for the record.")] = "electra stop",
+    save: Annotated[bool, typer.Option("--save", help="Ask for a checkpoint only; training goes on.")] = False,
+    json_: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Have what trains in a folder save and end (exit code 75); the same command again resumes."""
+    with errors(json_, debug):
+        from pipeline.console import Console
+        from pipeline.stop import stop as ask
+
+        result = ask(run, Console(sys.stderr if json_ else sys.stdout), reason=reason, save_only=save)
+        if json_:
+            print(json.dumps({"verb": "stop", "exit_code": 0, **result}))
