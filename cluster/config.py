@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from cluster.submit_config import SubmitConfig
 from data_prep.settings import Settings
 
 Seconds = Annotated[float, Field(gt=0.0)]
@@ -23,6 +24,7 @@ class ClusterConfig(Settings):
     use_gpu: bool = False  # one GPU a worker, NCCL instead of gloo
     max_failures: PositiveInt = 3  # of Ray's workers, in a row and without a new checkpoint, before training ends
     reconnect_seconds: Seconds = 600.0  # for an existing Ray to come back after its head has gone
+    submit: SubmitConfig = SubmitConfig()
 
     @model_validator(mode="after")
     def _fits(self) -> "ClusterConfig":

@@ -30,13 +30,13 @@ def files(path: Path) -> list[Path]:
         inside = (path / name for name in (TOKENIZER, WORDPIECE, BPE))
         vocabulary = next((file for file in inside if file.is_file()), None)
         if vocabulary is None:
-            raise DataError(f"corpus.tokenizer.path {path} is a folder without a vocabulary; give {WAYS}.")
+            raise DataError(f"the tokenizer's path {path} is a folder without a vocabulary; give {WAYS}.")
         beside = {TOKENIZER: [], WORDPIECE: [path / CONFIG], BPE: [path / MERGES, path / CONFIG]}[vocabulary.name]
     else:
         vocabulary = path
         beside = [path.parent / MERGES, path.parent / CONFIG] if path.name == BPE else []
     if not vocabulary.is_file():
-        raise DataError(f"corpus.tokenizer.path {vocabulary} does not exist; give {WAYS}.")
+        raise DataError(f"the tokenizer's path {vocabulary} does not exist; give {WAYS}.")
     missing = [file for file in beside if file.name == MERGES and not file.is_file()]
     if missing:
         raise DataError(f"{vocabulary} needs {MERGES} beside it, and {missing[0]} does not exist.")

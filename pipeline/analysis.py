@@ -10,8 +10,11 @@ from typing import Any
 
 from data_prep.errors import DataError
 from pipeline import gather
+from pipeline.deviations import Deviation, deviations
 from pipeline.gather import Contents, Run
-from pipeline.suites import Suite, analyse_suite, told
+from pipeline.matching import Finding, check
+from pipeline.scoring import analyse_suite, told
+from pipeline.suites import Suite
 from training.settings import run_name
 
 
@@ -34,6 +37,8 @@ class Analysis:
     suites: list[Suite]
     matching: Matching
     missing: list[str]  # sentences
+    findings: list[Finding]  # of whether the arms are matched; none of an experiment by steps, which compares none
+    deviations: list[Deviation]
 
 
 def analyse(contents: Contents) -> Analysis:
@@ -50,7 +55,14 @@ def analyse(contents: Contents) -> Analysis:
     if not suites and not contents.results:
         missing.append("No checkpoint was evaluated yet: `electra evaluate` makes the scores.")
     by_steps = contents.config.get("steps") is not None
-    return Analysis(suites=suites, matching=matching(contents.finished, by_steps=by_steps), missing=missing)
+    findings = [] if by_steps else check(contents)
+    return Analysis(
+        suites=suites,
+        matching=matching(contents.finished, by_steps=by_steps),
+        missing=missing,
+        findings=findings,
+        deviations=deviations(contents, suites, findings),
+    )
 
 
 def matching(runs: Sequence[Run], *, by_steps: bool = False) -> Matching:

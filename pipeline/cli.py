@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pipeline import cli_runs
+from pipeline import cli_experiment, cli_plan, cli_runs
 from pipeline.cli_options import TRACKS, Config, Debug, GlueDir, Json, Out, Overrides
 from pipeline.endings import errors
 
@@ -190,12 +190,36 @@ def _evaluate_one(target: Path, settings: list[str], json_: bool, **options: Any
     return True
 
 
-@app.command(epilog=f"{TRACKS}\n\nExample: electra report runs/quickstart")
+@app.command(
+    epilog=f"{TRACKS}\n\nExample: electra report runs/quickstart\n\nExample: electra report runs/quickstart --check"
+)
 def report(
-    config: Config, overrides: Overrides = None, out: Out = None, json_: Json = False, debug: Debug = False
+    config: Config,
+    overrides: Overrides = None,
+    out: Out = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Compute every number of the written report again and compare; write nothing."),
+    ] = False,
+    json_: Json = False,
+    debug: Debug = False,
 ) -> None:
     """Mirror the metrics into MLflow and write the HTML report of score against training FLOPs."""
-    _run("report", config, overrides, out, json_, debug)
+    if not check:
+        _run("report", config, overrides, out, json_, debug)
+        return
+    with errors(json_, debug):
+        from pipeline.console import Console
+        from pipeline.place import default_folder, read_experiment, shown
+        from pipeline.recheck import check as recheck
+
+        folder = out or default_folder(config, read_experiment(config, overrides or []))
+        console = Console(sys.stderr if json_ else sys.stdout)
+        with console.stage("report"):
+            files = recheck(folder)
+        console.say(f"report: {shown(folder / 'report')} is what its records come to ({', '.join(files)})")
+        if json_:
+            print(json.dumps({"verb": "report", "exit_code": 0, "out": str(folder.absolute()), "checked": files}))
 
 
 @app.command(epilog="Example: electra export runs/quickstart --run electra-4.00e+11-s0 --to /tmp/model")
@@ -260,6 +284,8 @@ def _run(
 
 
 app.add_typer(cli_runs.app)
+app.add_typer(cli_experiment.app)
+app.add_typer(cli_plan.app)
 
 
 def main() -> None:

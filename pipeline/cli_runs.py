@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli_options import Debug, Json, Run
+from pipeline.cli_options import TRACKS, Debug, Json, Run
 from pipeline.endings import errors
 
 app = typer.Typer()
@@ -69,3 +69,15 @@ def stop(
         result = ask(run, Console(sys.stderr if json_ else sys.stdout), reason=reason, save_only=save)
         if json_:
             print(json.dumps({"verb": "stop", "exit_code": 0, **result}))
+
+
+@app.command(epilog=f"{TRACKS}\n\nExample: electra sync runs/quickstart")
+def sync(run: Run, json_: Json = False, debug: Debug = False) -> None:
+    """Compare MLflow with what runs recorded and send what it lacks; sending again doubles nothing."""
+    with errors(json_, debug):
+        from pipeline.console import Console
+        from pipeline.tracking_verb import sync as mirror
+
+        result = mirror(run, Console(sys.stderr if json_ else sys.stdout))
+        if json_:
+            print(json.dumps({"verb": "sync", "exit_code": 0, **result}))

@@ -129,4 +129,6 @@ def _run(todo: list[Unit], config: EvaluationConfig, console: Console) -> list[R
         results = run_units(
             work, todo, num_cpus=1, num_gpus=config.gpus_per_unit, env=ENV, on_record=on_record, intact=is_whole
         )
-    return sorted((row for result in results for row in result["rows"]), key=order)
+    # what is said of a model, as its FLOPs, may be another thing than when the unit was done
+    rows = [row | unit.payload["facts"] for unit, result in zip(todo, results, strict=True) for row in result["rows"]]
+    return sorted(rows, key=order)

@@ -15,7 +15,7 @@ from data_prep import storage
 from data_prep.errors import ConfigError, DataError
 from data_prep.settings import fingerprint
 from data_prep.storage import Location
-from training import glue, probes, squad
+from training import glue, glue_submission, probes, squad
 from training.blimp import PairData, load_blimp
 from training.protocol import SOURCES, TASKS, EvaluationConfig
 from training.squad import SpanData, Version
@@ -44,7 +44,7 @@ def check(config: EvaluationConfig) -> None:
     """Read what does not come from the experiment itself, so that a folder that lacks some of it is found before
     anything is prepared or trained. Raises as `materials`."""
     names = task_names(config)
-    for _ in _read({suite: own for suite, own in names.items() if suite != "probes"}, config, None):
+    for _ in read({suite: own for suite, own in names.items() if suite != "probes"}, config, None):
         pass
 
 
@@ -69,7 +69,7 @@ def materials(
     is missing, too little or broken.
     """
     found = []
-    for data in _read(task_names(config), config, corpus):
+    for data in read(task_names(config), config, corpus):
         sha256 = data.sha256()
         suite, task, kind = _described(data)
         path = folder / f"{suite}-{task}-{sha256[:12]}.jsonl"
@@ -90,7 +90,8 @@ def _described(data: Data) -> tuple[str, str, Kind]:
     return data.suite, data.task, "classes"
 
 
-def _read(names: dict[str, list[str]], config: EvaluationConfig, corpus: Location | None) -> Iterator[Data]:
+def read(names: dict[str, list[str]], config: EvaluationConfig, corpus: Location | None) -> Iterator[Data]:
+    """The data of these tasks by suite, one after the other. Raises as `materials`."""
     for suite, own in names.items():
         if suite == "probes":
             yield from _probes(own, config, corpus)
@@ -139,13 +140,15 @@ def _place(config: EvaluationConfig, suite: str) -> Path:
 
 
 def _tests(config: EvaluationConfig, task: str, folder: Path) -> tuple[Path, str]:
-    """The file of a task's test sets, and its hash."""
+    """The file of a task's test sets, and its hash. DataError where one is not whole, before hours are spent on it."""
     if config.glue_dataset is not None:
         from training.glue_datasets import load_dataset_tests
 
         sets = load_dataset_tests(config.glue_dataset, task)
     else:
         sets = glue.load_tests(_place(config, "glue"), task)
+    for one in sets:
+        glue_submission.refuse_partial(one.name, len(one.examples))
     values = [[one.name, one.index, [[e.text_a, e.text_b] for e in one.examples]] for one in sets]
     sha256 = fingerprint(values)
     path = folder / f"test-{task}-{sha256[:12]}.json"

@@ -2,12 +2,14 @@
 
 One line an example that any fine-tuning got wrong, those that most got wrong first, then the most confident. Columns:
 example (its number in the dev file, from 0), wrong (`2 of 5` seeds), gold, predicted (what was mostly said instead),
-confidence (the mean probability it was said with; of values, the mean distance from gold), and the texts. A value is
+confidence (the mean probability it was said with; of values, the mean distance from gold; 0 where nothing was said),
+and the texts. A value is
 wrong where it is off by a fifth of the scale or more. Of minimal pairs there are paradigm, phenomenon, and by how many
 nats the bad sentence was preferred. Tabs and line breaks of a text are blanks here.
 """
 
 import json
+import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep import storage
+from data_prep.errors import DataError
+from pipeline import gather
 from training.blimp import load_blimp
 from training.protocol import TASKS
 from training.squad import load_span_data
@@ -67,9 +71,24 @@ def _mistakes(evaluation: Path, rows: Sequence[Result]) -> Iterable[Mistake]:
 
 def side_arrays(evaluation: Path, row: Result) -> dict[str, NDArray[Any]]:
     """label, prediction and score of a row's dev side."""
-    with np.load(evaluation / row["predictions"], allow_pickle=False) as arrays:
-        before = f"{row['task']}/" if f"{row['task']}/label" in arrays else ""
-        return {name: arrays[before + name] for name in ("label", "prediction", "score")}
+    arrays = arrays_of(evaluation, row)
+    before = f"{row['task']}/" if f"{row['task']}/label" in arrays else ""
+    return {name: arrays[before + name] for name in ("label", "prediction", "score")}
+
+
+def arrays_of(evaluation: Path, row: Result) -> dict[str, NDArray[Any]]:
+    """All arrays of a row's unit. DataError where the file is gone or broken."""
+    path = evaluation / row["predictions"]
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        raise _unreadable(path, error, evaluation, row) from None
+
+
+def _unreadable(path: Path, error: Exception, evaluation: Path, row: Result) -> DataError:
+    record = gather.record_of(evaluation.parent, row)
+    return DataError(f"{path} is not readable ({error}); delete {record} and run `electra evaluate` again.")
 
 
 def probabilities(scores_nC: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -107,41 +126,37 @@ def _of_classes(evaluation: Path, rows: Sequence[Result]) -> Iterator[Mistake]:
 def _of_spans(evaluation: Path, rows: Sequence[Result]) -> Iterator[Mistake]:
     data = load_span_data(evaluation / rows[0]["data"])
     said = [answers(evaluation, row) for row in rows]
-    exact_Sn = np.stack([_exact(evaluation, row) for row in rows])
+    exact_Sn = np.stack([arrays_of(evaluation, row)["exact"] for row in rows])
     questions = [(question, paragraph) for paragraph in data.dev for question in paragraph.questions]
     for i, (question, paragraph) in enumerate(questions):
         wrong = [s for s in range(len(rows)) if exact_Sn[s, i] == 0]
         if wrong:
             gold = " | ".join(dict.fromkeys(answer.text for answer in question.answers)) or "(no answer)"
-            predicted = Counter(said[s][i][0] for s in wrong).most_common(1)[0][0] or "(no answer)"
-            sure = float(np.mean([said[s][i][1] for s in wrong]))
-            yield i, len(wrong), gold, predicted, sure, (question.text, paragraph.context)
+            predicted = Counter(said[s][i][0] for s in wrong).most_common(1)[0][0]
+            sure = [said[s][i][1] for s in wrong if said[s][i][0] == predicted] if predicted else [0.0]
+            predicted = predicted or "(no answer)"
+            yield i, len(wrong), gold, predicted, float(np.mean(sure)), (question.text, paragraph.context)
 
 
 def answers(evaluation: Path, row: Result) -> list[tuple[str, float]]:
-    """The answer to each question under the task's threshold (nothing above it), and its probability among answers."""
-    used = row["thresholds"].get("best_exact", float("inf"))
-    found = []
-    for line in (evaluation / row["answers"]).read_bytes().splitlines():
-        one = json.loads(line)
-        words, *_, probability = one["answers"][0] if one["answers"] else ("", 0.0)
-        found.append(("" if one["null_score"] > used else str(words), float(probability)))
-    return found
-
-
-def _exact(evaluation: Path, row: Result) -> NDArray[np.float64]:
-    with np.load(evaluation / row["predictions"], allow_pickle=False) as arrays:
-        found: NDArray[np.float64] = arrays["exact"]
-        return found
+    """What is said of each question where exact match is taken (2.0: nothing, beyond the best threshold), and the
+    probability of that among the answers."""
+    path = evaluation / row["answers"]
+    try:
+        found = [json.loads(line)["answers"] for line in path.read_bytes().splitlines()]
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error, evaluation, row) from None
+    given = arrays_of(evaluation, row)["given"].tolist()
+    return [(one[0][0], one[0][-1]) if said else ("", 0.0) for one, said in zip(found, given, strict=True)]
 
 
 def _of_pairs(evaluation: Path, rows: Sequence[Result]) -> Iterator[Mistake]:
     """In place of gold, predicted and confidence: paradigm, phenomenon, nats."""
     data = load_blimp(evaluation / rows[0]["data"])
-    with np.load(evaluation / rows[0]["predictions"], allow_pickle=False) as arrays:
-        for paradigm in data.paradigms:
-            margins = arrays[f"{rows[0]['suite']}/{paradigm.name}/margin"]
-            hits = arrays[f"{rows[0]['suite']}/{paradigm.name}/hit"]
-            for i in np.flatnonzero(~hits).tolist():
-                pair = paradigm.pairs[i]
-                yield i, 1, paradigm.name, paradigm.term, float(-margins[i]), (pair.good, pair.bad)
+    arrays = arrays_of(evaluation, rows[0])
+    for paradigm in data.paradigms:
+        margins = arrays[f"{rows[0]['suite']}/{paradigm.name}/margin"]
+        hits = arrays[f"{rows[0]['suite']}/{paradigm.name}/hit"]
+        for i in np.flatnonzero(~hits).tolist():
+            pair = paradigm.pairs[i]
+            yield i, 1, paradigm.name, paradigm.term, float(-margins[i]), (pair.good, pair.bad)

@@ -15,7 +15,7 @@ from data_prep import storage
 from pipeline import gather
 from pipeline.calibration import calibration_error, confusion, reliability
 from pipeline.console import duration
-from pipeline.evaluate_mistakes import answers, probabilities, side_arrays
+from pipeline.evaluate_mistakes import answers, arrays_of, probabilities, side_arrays
 from pipeline.evaluate_table import Line, Mean, hundredth, lines, means
 from pipeline.page_parts import Head, details, document, table
 from training.protocol import TASKS
@@ -107,8 +107,11 @@ def _task(evaluation: Path, own: Sequence[Line], rows: Sequence[Result]) -> list
 def _answers(evaluation: Path, rows: Sequence[Result]) -> str:
     """The answers of all seeds together."""
     if rows[0]["suite"] == "squad":
-        sure = np.array([one[1] for row in rows for one in answers(evaluation, row)])
-        return _calibration(sure, np.concatenate([_exact(evaluation, row) for row in rows]) == 1)
+        shares = np.array([share for row in rows for _, share in answers(evaluation, row)])
+        exact, given = (
+            np.concatenate([arrays_of(evaluation, row)[name] for row in rows]) for name in ("exact", "given")
+        )
+        return _calibration(shares[given], exact[given] == 1)  # of no answer there is no probability
     data = load_task(evaluation / rows[0]["data"])
     found = [side_arrays(evaluation, row) for row in rows]
     label, said = (np.concatenate([one[name] for one in found]) for name in ("label", "prediction"))
@@ -119,11 +122,6 @@ def _answers(evaluation: Path, rows: Sequence[Result]) -> str:
     sure = np.concatenate([probabilities(one["score"]).max(axis=1) for one in found])
     note = "Gold (rows), answered (columns); all seeds together."
     return _confusion(label, said, data.classes, note) + _calibration(sure, label == said)
-
-
-def _exact(evaluation: Path, row: Result) -> Any:
-    with np.load(evaluation / row["predictions"], allow_pickle=False) as arrays:
-        return arrays["exact"]
 
 
 def _confusion(label: Any, prediction: Any, names: Sequence[str], note: str) -> str:

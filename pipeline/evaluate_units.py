@@ -16,7 +16,7 @@ from pipeline.evaluate_targets import Model
 from training.protocol import EvaluationConfig
 
 Result = dict[str, Any]
-VERSION = 2  # of what a record holds
+VERSIONS = {"classes": 2, "spans": 3, "pairs": 3}  # of what a record and its answers hold
 
 
 def units(models: Sequence[Model], found: Sequence[Material], config: EvaluationConfig, evaluation: Path) -> list[Unit]:
@@ -32,7 +32,7 @@ def units(models: Sequence[Model], found: Sequence[Material], config: Evaluation
 def _unit(model: Model, material: Material, config: EvaluationConfig, seed: int, evaluation: Path) -> Unit:
     protocol = config.protocol_of(material.suite).model_dump(mode="json")
     parts = {
-        "version": VERSION,
+        "version": VERSIONS[material.kind],
         "checkpoint": model.sha256,
         "suite": material.suite,
         "task": material.task,

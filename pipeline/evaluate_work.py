@@ -20,7 +20,7 @@ from data_prep import storage
 from data_prep.settings import fingerprint
 from training.protocol import TASKS, Protocol
 from training.squad_protocol import SpanProtocol
-from training.tasks import TaskData, load_task
+from training.tasks import load_task
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from training.finetune import Answered, Backbone
     from training.judges import Judge
     from training.minimal_pairs import PairScores
-    from training.squad import SpanData
 
 Row = dict[str, Any]
 Payload = dict[str, Any]
@@ -92,19 +91,25 @@ def _classes(payload: Payload, device: "torch.device") -> dict[str, Any]:
         own = {"label": side.label, "prediction": side.prediction, "group": side.group, "score": side.scores}
         arrays |= {before + name: array for name, array in own.items()}
     times = {"seconds": tuned.seconds, "cpu_seconds": tuned.cpu_seconds}
-    rows = [_row(payload, side.metrics, **times, n_train=tuned.n_train, **_side(side, data)) for side in tuned.sides]
+    subset = data.subset or _cut(payload, len(data.train))
+    shared = {"n_train": tuned.n_train, "subset": subset, "skipped": len(data.skipped)}
+    rows = [_row(payload, side.metrics, **times, **shared, **_side(side)) for side in tuned.sides]
     return {"rows": rows, "files": [_save(payload, arrays)]}
 
 
-def _side(side: "Answered", data: TaskData) -> Row:
+def _cut(payload: Payload, examples: int) -> bool:
+    """Whether the protocol fine-tunes on fewer examples than there are, which makes the data a declared subset."""
+    limit = payload["protocol"]["max_train_examples"]
+    return limit is not None and limit < examples
+
+
+def _side(side: "Answered") -> Row:
     return {
         "task": side.task.name,
         "in_mean": side.task.in_mean,
         "n_dev": len(side.label),
         "majority": side.majority,
         "degenerate": side.degenerate,
-        "subset": data.subset,
-        "skipped": len(data.skipped),
     }
 
 
@@ -169,11 +174,9 @@ def _spans(payload: Payload, device: "torch.device") -> dict[str, Any]:
     lines = [json.dumps(_answers(one), ensure_ascii=False).encode() + b"\n" for one in tuned.answered]
     storage.make_folder(Path(payload["evaluation"]) / "predictions")
     storage.write_bytes(Path(payload["evaluation"]) / answers, b"".join(lines))
-    best = {name: tuned.metrics.get(f"best_{name}", tuned.metrics[name]) for name in ("f1", "exact")}
     arrays: dict[str, NDArray[Any]] = {
-        name: _as_scored(getattr(tuned, name), score, data) for name, score in best.items()
-    }
-    arrays["group"] = tuned.group
+        "exact": tuned.exact, "f1": tuned.f1, "given": tuned.given, "group": tuned.group
+    }  # fmt: skip
     metrics = {name: tuned.metrics[name] for name in (*data.task.metrics, *tuned.metrics)}
     row = _row(
         payload,
@@ -186,22 +189,13 @@ def _spans(payload: Payload, device: "torch.device") -> dict[str, Any]:
         n_unplaced=tuned.n_unplaced,
         majority=tuned.majority,
         degenerate=tuned.degenerate,
-        subset=data.subset,
+        subset=data.subset or _cut(payload, sum(len(one.questions) for one in data.train)),
         skipped=0,
         answers=answers,
         seconds=tuned.seconds,
         cpu_seconds=time.process_time() - cpu_start,
     )
     return {"rows": [row], "files": [answers, _save(payload, arrays)]}
-
-
-def _as_scored(values: NDArray[np.float64], score: float, data: "SpanData") -> NDArray[np.float64]:
-    """The scores of questions, whose mean is that of the task. Where the best of all thresholds is to answer nothing,
-    no threshold says so, and those at hand are of another one."""
-    if abs(float(values.mean()) - score) < 1e-9:
-        return values
-    nothing = np.array([float(q.impossible) for p in data.dev for q in p.questions])
-    return nothing if abs(float(nothing.mean()) - score) < 1e-9 else values
 
 
 def _answers(one: Any) -> dict[str, Any]:
@@ -216,7 +210,7 @@ def _pairs(payload: Payload, device: "torch.device") -> dict[str, Any]:
     from data_prep import tokenizer
     from training.blimp import load_blimp
     from training.judges import load_judges
-    from training.minimal_pairs import TIE, score_paradigms
+    from training.minimal_pairs import score_paradigms
 
     data = load_blimp(Path(payload["evaluation"]) / payload["data"])
     words = tokenizer.load(Path(payload["tokenizer"]))
@@ -226,7 +220,7 @@ def _pairs(payload: Payload, device: "torch.device") -> dict[str, Any]:
         scores = score_paradigms(judge.network, judge.scorer, tokenizer=words, paradigms=data.paradigms, device=device)
         suite = suite_of(judge)
         for name, one in scores.paradigms.items():
-            arrays |= {f"{suite}/{name}/margin": one.margins, f"{suite}/{name}/hit": one.margins > TIE}
+            arrays |= {f"{suite}/{name}/margin": one.margins, f"{suite}/{name}/hit": one.margins > 0}
         rows += _paradigms(payload, suite, judge, scores, data.subset)
     return {"rows": rows, "files": [_save(payload, arrays)]}
 

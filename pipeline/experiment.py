@@ -4,7 +4,7 @@
 specifications. It knows no folder and starts nothing (`pipeline.folder`, `pipeline.place`), and imports nothing heavy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +16,8 @@ from data_prep.corpus import CorpusConfig
 from data_prep.manifest import Manifest
 from data_prep.settings import Settings
 from data_prep.storage import Location
-from training.arms import ArmConfig, ElectraTwoStageArm
+from pipeline import sweep_config
+from training.arms import ArmConfig, ElectraTwoStageArm, why_no_trunk
 from training.protocol import EvaluationConfig
 from training.settings import RunSpec, TrainingConfig, budget_name
 from training.sizes import ModelConfig
@@ -40,6 +41,7 @@ class Experiment(Settings):
     arms: Annotated[list[ArmConfig], Field(min_length=1)]
     budgets: Budgets | None = None  # model FLOPs
     steps: PositiveInt | None = None
+    sweep: sweep_config.SweepConfig | None = None  # chooses the learning rate of every arm, in place of the arm's own
     cluster: ClusterConfig
     evaluation: EvaluationConfig
 
@@ -81,14 +83,38 @@ class Experiment(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _arms_have_trunks(self) -> "Experiment":
+        if not self.training.schedule.branches:
+            return self
+        if self.steps is not None:
+            raise ValueError("training.schedule.branches is for budgets; give budgets, or set it to false")
+        for refused in filter(None, map(why_no_trunk, self.arms)):
+            raise ValueError(refused)
+        return self
+
+    @model_validator(mode="after")
+    def _sweep_serves(self) -> "Experiment":
+        if refused := sweep_config.refusal(self):
+            raise ValueError(refused)
+        return self
+
+    def with_rates(self, rates: Mapping[str, float]) -> "Experiment":
+        """The same with these learning rates, by arm."""
+        arms = [arm.model_copy(update={"learning_rate": rates[arm.label]}) for arm in self.arms]
+        return self.model_copy(update={"arms": arms})
+
     def runs(
         self, manifest: Manifest, corpus_dir: Location | None = None, runs_dir: Path | None = None
     ) -> list[RunSpec]:
         """Every arm × budget × seed as a run on the corpus `manifest` describes, smallest budgets first (an arm in two
         stages as two runs). With the corpus at hand, short runs are planned from the rows they will read; with the
-        folder of runs at hand, what a run began with need not be there any more."""
+        folder of runs at hand, what a run began with need not be there any more. Where budgets are decay branches, the
+        largest, their trunks, come first."""
         from training.run import plan_runs
 
+        if self.training.schedule.branches:
+            return self._branches(manifest, corpus_dir)
         budgets: Sequence[float | None] = self.budgets or [None]
         return [
             run
@@ -107,3 +133,21 @@ class Experiment(Settings):
                 runs_dir=runs_dir,
             )
         ]
+
+    def _branches(self, manifest: Manifest, corpus_dir: Location | None) -> list[RunSpec]:
+        from training.branches import plan_branches
+
+        trees = [
+            plan_branches(
+                arm=arm,
+                model=self.model,
+                training=self.training,
+                manifest=manifest,
+                seed=self.seed + repeat,
+                budgets=self.budgets or [],
+                corpus_dir=corpus_dir,
+            )
+            for repeat in range(self.seeds)
+            for arm in self.arms
+        ]
+        return [run for runs in zip(*trees, strict=True) for run in runs]

@@ -20,7 +20,8 @@ from training.arms import ArmConfig, FrozenGenerator
 from training.run_folder import EVENTS, append_lines
 from training.settings import Placement, budget_name
 
-_FREE = {"cluster", "evaluation", *(f"training.{name}" for name in Placement.model_fields)}
+# The rate that a sweep chose is part of each run's identity.
+_FREE = {"cluster", "evaluation", "sweep", *(f"training.{name}" for name in Placement.model_fields)}
 
 
 class Folder:

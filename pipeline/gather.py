@@ -103,7 +103,7 @@ def read(out: Path) -> Contents:
     corpus = corpus_folder(out)
     return Contents(
         out=out,
-        name=str(config.get("name") or out.resolve().name),
+        name=name_of(out),
         config=config,
         runs=whole,
         first_stages=[run for run in runs if run.part_of is not None],
@@ -128,6 +128,11 @@ def read_config(out: Path) -> dict[str, Any]:
         return yaml_config.read(path)
     except ConfigError as error:
         raise DataError(f"{error}; restore this copy of the experiment's file.") from None
+
+
+def name_of(out: Path) -> str:
+    """What an experiment is called: as configured, or as its directory is."""
+    return str(read_config(out).get("name") or out.resolve().name)
 
 
 def arm_labels(config: Mapping[str, Any]) -> list[str]:

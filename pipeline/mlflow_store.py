@@ -2,8 +2,9 @@
 
 A run is known by its `electra.run_key` tag, never by a stored id. Sending the same thing twice changes nothing, because
 MLflow's own key of a metric is (run, name, step, time, value): a replayed point is the same row. Parameters go once.
+Of two runs of one key, as a server makes them that answers too late and is asked again, the empty one is removed.
 Requests are bounded (900 metrics, 90 parameters or tags). Under `quick_to_fail` a server that does not answer costs
-seconds, not MLflow's default of four minutes.
+seconds, not MLflow's default of four minutes, whatever it says of when to come back.
 
 Importing this module imports no MLflow; making a `Store` does.
 """
@@ -23,11 +24,14 @@ _METRICS_PER_REQUEST = 900  # MLflow refuses more than 1000 entities
 _FIELDS_PER_REQUEST = 90  # and more than 100 parameters or tags
 _VALUE_CHARACTERS = 500  # what every supported server and database accepts
 _KEY_CHARACTERS = 250
+_RUNS_PER_PAGE = 200  # what a server with many runs finds within the time-out
 _QUICK = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
+    "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",  # it may name an hour
 }
+_PATIENT = {**_QUICK, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +44,22 @@ class Point:
     step: int
 
 
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """What a run was trained on; MLflow tells two apart by name and digest. `source` and `profile` are JSON."""
+
+    name: str
+    digest: str
+    kind: str  # of the source: local, s3, ...
+    source: str
+    profile: str
+
+
 @contextmanager
-def quick_to_fail() -> Iterator[None]:
-    """Few retries and short time-outs, except where the environment asks for others; nothing stays behind."""
-    mine = {name: value for name, value in _QUICK.items() if name not in os.environ}
+def quick_to_fail(*, patient: bool = False) -> Iterator[None]:
+    """Few retries and short time-outs, except where the environment asks for others; nothing stays behind. `patient`:
+    somebody waits for this and for nothing else, so a server that is slow is given minutes."""
+    mine = {name: value for name, value in (_PATIENT if patient else _QUICK).items() if name not in os.environ}
     os.environ.update(mine)
     noisy = logging.getLogger("urllib3.connectionpool")
     level = noisy.level
@@ -72,6 +88,11 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         else:
             flat[metric_name(name)] = _short(value)
     return flat
+
+
+def _weight(run: Any) -> int:
+    """How much a run holds besides its tags."""
+    return len(run.data.params) + len(run.data.metrics)
 
 
 def _short(value: Any) -> str:
@@ -104,13 +125,26 @@ class Store:
             self._experiment_id = str(found.experiment_id)
         self._takes_files = found is None or location is None or found.artifact_location == location
         self._runs: dict[str, Any] = {}
+        for run in self._all_runs():
+            self._keep(run)
+
+    def _all_runs(self) -> Iterator[Any]:
         token = None
         while True:
-            page = self._client.search_runs([self._experiment_id], max_results=1000, page_token=token)
-            self._runs |= {run.data.tags[RUN_KEY]: run for run in page if RUN_KEY in run.data.tags}
+            page = self._client.search_runs([self._experiment_id], max_results=_RUNS_PER_PAGE, page_token=token)
+            yield from (run for run in page if RUN_KEY in run.data.tags)
             token = page.token
             if not token:
                 break
+
+    def _keep(self, run: Any) -> None:
+        """Know a run by its key; of two, the one that holds something, and the other goes if it holds nothing."""
+        key = run.data.tags[RUN_KEY]
+        known = self._runs.get(key, run)
+        better, other = sorted((known, run), key=lambda one: (not _weight(one), one.info.run_id))
+        self._runs[key] = better
+        if better is not other and not _weight(other):
+            self._client.delete_run(other.info.run_id)
 
     def keys(self, prefix: str) -> list[str]:
         """Keys of the runs there are that begin with `prefix`."""
@@ -123,6 +157,10 @@ class Store:
     def finished(self, key: str) -> bool:
         """Whether there is a run of that key and it is closed as finished."""
         return key in self._runs and self._runs[key].info.status == "FINISHED"
+
+    def tagged(self, key: str, name: str, value: str) -> bool:
+        """Whether the run was given that tag with that value, before this store was opened."""
+        return bool(self._runs[key].data.tags.get(name) == _short(value))
 
     def start_time(self, key: str) -> int:
         """When the run began, ms."""
@@ -145,7 +183,7 @@ class Store:
         known = self._runs[key].data.tags
         new = [RunTag(name, _short(value)) for name, value in tags.items() if known.get(name) != _short(value)]
         for start in range(0, len(new), _FIELDS_PER_REQUEST):
-            self._client.log_batch(self._id(key), tags=new[start : start + _FIELDS_PER_REQUEST])
+            self._client.log_batch(self._id(key), tags=new[start : start + _FIELDS_PER_REQUEST], synchronous=True)
 
     def describe(self, key: str, params: Mapping[str, str]) -> None:
         """Send the parameters that are not there. One that is there with another value cannot be changed in MLflow: the
@@ -155,8 +193,20 @@ class Store:
         known = self._runs[key].data.params
         new = [Param(name, value) for name, value in params.items() if name not in known]
         for start in range(0, len(new), _FIELDS_PER_REQUEST):
-            self._client.log_batch(self._id(key), params=new[start : start + _FIELDS_PER_REQUEST])
+            self._client.log_batch(self._id(key), params=new[start : start + _FIELDS_PER_REQUEST], synchronous=True)
         self.tag(key, {f"now.{name}": value for name, value in params.items() if known.get(name, value) != value})
+
+    def use(self, key: str, data: DataSet) -> None:
+        """Say what data set the run reads, where it does not say so already."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        inputs = self._runs[key].inputs
+        known = [] if inputs is None else [one.dataset for one in inputs.dataset_inputs]
+        if (data.name, data.digest) in [(one.name, one.digest) for one in known]:
+            return
+        dataset = Dataset(data.name, data.digest, data.kind, data.source, profile=data.profile)
+        context = [InputTag("mlflow.data.context", "training")]
+        self._client.log_inputs(self._id(key), [DatasetInput(dataset, context)])
 
     def sent(self, key: str, name: str) -> set[tuple[int, int]]:
         """(step, time) of every point of a metric."""
@@ -180,7 +230,8 @@ class Store:
 
         metrics = [Metric(metric_name(p.name), p.value, p.time, p.step) for p in points]
         for start in range(0, len(metrics), _METRICS_PER_REQUEST):
-            self._client.log_batch(self._id(key), metrics=metrics[start : start + _METRICS_PER_REQUEST])
+            batch = metrics[start : start + _METRICS_PER_REQUEST]
+            self._client.log_batch(self._id(key), metrics=batch, synchronous=True)
 
     def set_status(self, key: str, status: str, end: int) -> None:
         """Open (RUNNING) or close (FINISHED, KILLED) the run, `end` in ms, where it is not so already."""

@@ -25,6 +25,7 @@ p, ul { max-width: 46rem; }
 figure { margin: 1rem 0; }
 figure .card { background: #fff; padding: .75rem; border: 1px solid var(--rule); }
 figure svg { display: block; max-width: 100%; height: auto; margin: 0 auto; }
+figure.curve svg { width: 100%; max-width: 44rem; }
 figure.panels .card { overflow-x: auto; } figure.panels svg { min-width: 38rem; }
 figure.table figcaption { margin: 0 0 .4rem; }
 figcaption { margin-top: .5rem; max-width: 46rem; }
@@ -35,15 +36,16 @@ td, th { white-space: nowrap; }
 th { font-weight: 600; }
 th small, td small { display: block; font-weight: 400; color: var(--soft); font-size: .78rem; }
 thead th { vertical-align: bottom; border-bottom: 2px solid var(--ink); }
-th.text, td.text { text-align: left; }
+th.text, td.text { text-align: left; } td.text { white-space: normal; min-width: 11rem; }
 tr.group td, tr.group th { border-top: 2px solid var(--rule); }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1.25rem; font-size: .92rem; max-width: none; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 details { margin: .6rem 0; } summary { cursor: pointer; color: var(--soft); font-size: .9rem; }
 code { font-size: .92em; }
 @media (max-width: 40rem) { body { padding: 1.25rem .9rem 3rem; } dl { grid-template-columns: 1fr; gap: 0; }
-  dd { margin-bottom: .5rem; } th, td { padding: .3rem .45rem; } }
-@media print { figure.panels svg { min-width: 0; } h2, h3, figure.table figcaption { break-after: avoid; }
+  dd { margin-bottom: .5rem; } th, td { padding: .3rem .45rem; }
+  th[scope="row"] { position: sticky; left: 0; background: var(--paper); } }
+@media print { figure svg { min-width: 0 !important; } h2, h3, figure.table figcaption { break-after: avoid; }
   body { max-width: none; padding: 0; font-size: 10.5pt; }
   figure:not(.table), tr { break-inside: avoid; } .wide { overflow: visible; } table { font-size: 8pt; }
   th, td { padding: .2rem .3rem; } td, th { white-space: normal; } }
@@ -100,11 +102,12 @@ def _cell(value: str) -> str:
     return f"{escape(first)}<small>{escape(second)}</small>" if second else escape(first)
 
 
-def drawing(svg: str, description: str, caption: str, kind: str) -> str:
-    """A figure with its description for those who do not see it, and a caption for all."""
+def drawing(svg: str, description: str, caption: str, kind: str, data: str) -> str:
+    """A figure with its description for those who do not see it, a caption for all, and its data to be opened."""
     labelled = svg.replace("<svg", f'<svg role="img" aria-label="{escape(description, quote=True)}"', 1)
     below = f"<figcaption>{escape(caption)}</figcaption>"
-    return f'<figure class="{kind}"><div class="card">{labelled}</div>\n{below}</figure>'
+    figure = f'<figure class="{kind}"><div class="card">{labelled}</div>\n{below}</figure>'
+    return figure + details("Data of this figure", data)
 
 
 def details(title: str, content: str) -> str:

@@ -1,25 +1,29 @@
-"""The report of an experiment: one self-contained HTML page, the same numbers as JSON, and the main figure as SVG.
+"""The report of an experiment: one self-contained HTML page, the same numbers as JSON and CSV, and the main figure.
 
-`OUT/report/report.html`, `report.json`, `curve.svg`. A function of the experiment's records and of the software that
-reads them: no clock, so the same results give the same bytes. An unfinished experiment gives a report that says what is
-missing; without one finished run there is nothing to report.
+`OUT/report/`: report.html, report.json, scores.csv, runs.csv, curves.csv, curve.svg. A function of the experiment's
+records and of the software that reads them: no clock, so the same results give the same bytes, and `pipeline.recheck`
+can compute them again. An unfinished experiment gives a report that says what is missing; without one finished run
+there is nothing to report.
 """
 
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from data_prep import storage
-from pipeline import gather, rows_read, wording
+from pipeline import coverage, gather, learning_signal, report_csv, rows_read, wording
 from pipeline.analysis import Analysis, analyse
 from pipeline.gather import Contents, Run
 from pipeline.origins import origins
 from pipeline.page import page
+from pipeline.published import MODELS
+from pipeline.swept import choice
 
-_PACKAGES = ("torch", "deepspeed", "ray", "transformers", "tokenizers", "numpy", "mlflow")
+_PACKAGES = ("torch", "deepspeed", "ray", "transformers", "tokenizers", "numpy", "matplotlib", "mlflow")
 
 
 def write(out: Path) -> Path:
@@ -27,25 +31,31 @@ def write(out: Path) -> Path:
 
     DataError where there is no experiment, no finished run, or a record is broken.
     """
-    from pipeline import figures
+    files = render(out, describe_environment())
+    folder = storage.make_folder(out / "report")
+    for name, content in files.items():
+        storage.write_bytes(folder / name, content)
+    return folder / "report.html"
+
+
+def render(out: Path, environment: Mapping[str, str]) -> dict[str, bytes]:
+    """The report's files by name, as made on a machine and with software of this description. Errors as `write`."""
+    from pipeline.drawings import draw
 
     contents = gather.read(out)
     analysis = analyse(contents)
-    drawings = {f"curve-{suite.name}": figures.curve(suite) for suite in analysis.suites}
-    drawings |= {f"tasks-{suite.name}": figures.small_multiples(suite) for suite in analysis.suites if not suite.wide}
-    if (losses := figures.losses(contents.finished, contents.arms)) is not None:
-        drawings["losses"] = losses
-    environment = describe_environment()
-    folder = storage.make_folder(out / "report")
-    storage.write_json(folder / "report.json", as_json(contents, analysis, environment))
+    drawings = draw(contents, analysis)
+    files = {
+        "report.json": storage.json_bytes(as_json(contents, analysis, environment)),
+        **report_csv.tables(contents, analysis),
+        "report.html": page(contents, analysis, drawings, environment).encode(),
+    }
     if analysis.suites:
-        storage.write_bytes(folder / "curve.svg", drawings[f"curve-{analysis.suites[0].name}"].encode())
-    path = folder / "report.html"
-    storage.write_bytes(path, page(contents, analysis, drawings, environment).encode())
-    return path
+        files["curve.svg"] = drawings[f"curve-{analysis.suites[0].name}"].encode()
+    return files
 
 
-def as_json(contents: Contents, analysis: Analysis, environment: dict[str, str]) -> dict[str, Any]:
+def as_json(contents: Contents, analysis: Analysis, environment: Mapping[str, str]) -> dict[str, Any]:
     """Everything the page says, as plain data. Scores are fractions, FLOPs are model FLOPs."""
     corpus = contents.manifest
     return {
@@ -61,7 +71,13 @@ def as_json(contents: Contents, analysis: Analysis, environment: dict[str, str])
         if corpus is None
         else {"sha256": corpus.sha256, **_without_lists(corpus.model_dump(mode="json"))},
         "configuration": contents.config,
-        "environment": environment,
+        "sweep": None if (found := choice(contents)) is None else asdict(found),
+        "findings": [asdict(one) for one in analysis.findings],
+        "deviations": [asdict(one) for one in analysis.deviations],
+        "learning_signal": [asdict(one) for one in learning_signal.signals(contents)],
+        "coverage": [asdict(row) for row in coverage.TABLE],
+        "reference": [asdict(model) for model in MODELS],
+        "environment": dict(environment),
     }
 
 

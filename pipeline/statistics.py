@@ -1,18 +1,20 @@
 """What the scores can carry: bootstrap intervals, paired differences and the compute multiplier.
 
 A cell is an arm at a budget. Its mean score is the mean over tasks of the mean over pre-training seeds of the mean over
-fine-tuning seeds. The bootstrap draws groups of development examples (all examples of a document together, because they
-are not independent: the cluster bootstrap, Davison & Hinkley 1997, § 3.8; where examples have no groups, examples), and
-seeds where there is more than one, with replacement (Efron 1979; seeds × examples as in the Multi-Bootstrap, Sellam et
-al. 2022). Two cells that were scored on the same examples see the same draws, so their difference is paired; tasks are
-drawn independently. Everything is a function of the data and a fixed key: the same results give the same report.
+fine-tuning seeds. The bootstrap draws groups of development examples with replacement (all examples of a document
+together, because they are not independent: the cluster bootstrap, Davison & Hinkley 1997, § 3.8; where examples have no
+groups, examples; Efron 1979), and to each replicate adds what other seeds would have moved it by
+(`pipeline.seed_noise`): seeds × examples, as in the Multi-Bootstrap (Sellam et al. 2022). Two cells that were scored on
+the same examples see the same draws, so their difference is paired; tasks are drawn independently. Everything is a
+function of the data and a fixed key: the same results give the same report. How often the intervals cover what they
+should: `pipeline.coverage`.
 
 With one pre-training seed the intervals say nothing of how another seed would have come out. No p-values, no
 correction for several comparisons, no extrapolation.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -20,7 +22,8 @@ import numpy as np
 
 from data_prep import keyed
 from data_prep.errors import DataError
-from pipeline.resampling import METRICS, Estimate, Fit, Floats, resampled_scores
+from pipeline.resampling import METRICS, Estimate, Fit, resampled_scores
+from pipeline.seed_noise import Scores, noise
 
 Cell = TypeVar("Cell")
 
@@ -30,10 +33,19 @@ REPLICATES = 2000
 # --- cells ----------------------------------------------------------------------------------------------------------
 
 
+def _alone(cell: Cell) -> Hashable:
+    return str(cell)
+
+
 def bootstrap(
-    cells: Mapping[Cell, Sequence[Fit]], *, replicates: int = REPLICATES, seed: int = 0
+    cells: Mapping[Cell, Sequence[Fit]],
+    *,
+    pool: Callable[[Cell], Hashable] = _alone,
+    replicates: int = REPLICATES,
+    seed: int = 0,
 ) -> dict[Cell, dict[str, Estimate]]:
     """For every cell, the estimate of each of its tasks. Every pre-training seed of a cell must have every task.
+    `pool`: of cells with the same value (an arm at its budgets) the spread over seeds is estimated together.
 
     DataError for a metric that has no resampling here.
     """
@@ -43,7 +55,15 @@ def bootstrap(
             raise DataError(f"No interval is defined for the metric {unknown.pop()!r}; known are {', '.join(METRICS)}.")
         key = int(keyed.key("examples", seed, task, digest))
         scores |= {id(fit): one for fit, one in zip(same, resampled_scores(same, replicates, key), strict=True)}
-    return {name: _over_seeds(str(name), fits, scores, replicates, seed) for name, fits in cells.items()}
+    found = {name: _of_seeds(str(name), fits, scores) for name, fits in cells.items()}
+    moved = noise({name: by_seed for name, (by_seed, _) in found.items()}, pool, replicates, seed)
+    return {
+        name: {
+            task: Estimate(one.value, one.samples + moved[name][:, place])
+            for place, (task, one) in enumerate(estimates.items())
+        }
+        for name, (_, estimates) in found.items()
+    }
 
 
 def mean(estimates: Sequence[Estimate]) -> Estimate:
@@ -67,32 +87,27 @@ def _digest(fit: Fit) -> str:
     return hashlib.sha256(label.tobytes() + group.astype(np.int64).tobytes()).hexdigest()
 
 
-def _over_seeds(
-    name: str, fits: Sequence[Fit], scores: Mapping[int, Estimate], replicates: int, seed: int
-) -> dict[str, Estimate]:
-    """Means over seeds, the seeds drawn anew in each replicate; a pre-training seed is drawn for all tasks at once."""
-    generator = np.random.default_rng(int(keyed.key("seeds", seed, name)))
-    seeds = sorted({fit.seed for fit in fits})
-    weight_BS = _draw(generator, replicates, len(seeds))
-    result = {}
-    for task in sorted({fit.task for fit in fits}):
-        per_seed = []
-        for one_seed in seeds:
-            own = sorted((f for f in fits if f.task == task and f.seed == one_seed), key=lambda f: f.finetune_seed)
+def _of_seeds(name: str, fits: Sequence[Fit], scores: Mapping[int, Estimate]) -> tuple[Scores, dict[str, Estimate]]:
+    """A cell's scores by seed, and each task's mean over seeds with the replicates that its examples give."""
+    seeds, tasks = sorted({fit.seed for fit in fits}), sorted({fit.task for fit in fits})
+    by_seed_ST, of_examples_T = np.empty((len(seeds), len(tasks))), np.empty(len(tasks))
+    estimates, deviations, of_examples, finetunings, freedom = {}, {}, {}, {}, {}
+    for column, task in enumerate(tasks):
+        means, apart = [], []
+        for row, one_seed in enumerate(seeds):
+            own = [scores[id(fit)] for fit in fits if fit.task == task and fit.seed == one_seed]
             if not own:
                 raise ValueError(f"cell {name}: pre-training seed {one_seed} has no result of {task}")
-            weight_BF = _draw(generator, replicates, len(own))
-            samples_BF = np.stack([scores[id(fit)].samples for fit in own], axis=1)
-            value = float(np.mean([scores[id(fit)].value for fit in own]))
-            per_seed.append(Estimate(value, (weight_BF * samples_BF).sum(axis=1)))
-        samples_BS = np.stack([one.samples for one in per_seed], axis=1)
-        result[task] = Estimate(float(np.mean([one.value for one in per_seed])), (weight_BS * samples_BS).sum(axis=1))
-    return result
-
-
-def _draw(generator: np.random.Generator, replicates: int, count: int) -> Floats:
-    """`[B, count]` weights of a draw of `count` out of `count` with replacement; all ones for a single one."""
-    return generator.multinomial(count, np.full(count, 1 / count), size=replicates) / count
+            means.append(mean(own))
+            by_seed_ST[row, column] = means[-1].value
+            apart += [one - means[-1] for one in own]
+        estimates[task] = mean(means)
+        of_examples_T[column] = sum((one - estimates[task]).samples.var() for one in means)
+        deviations[task] = np.array([one.value for one in apart])
+        of_examples[task] = float(sum(one.samples.var() for one in apart))
+        finetunings[task] = len(deviations[task])
+        freedom[task] = len(deviations[task]) - len(seeds)
+    return Scores(tasks, by_seed_ST, of_examples_T, deviations, of_examples, finetunings, freedom), estimates
 
 
 # --- compute multiplier ---------------------------------------------------------------------------------------------

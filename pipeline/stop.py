@@ -10,13 +10,14 @@ from typing import Any
 from pipeline.console import Console
 from pipeline.place import shown
 from pipeline.run_folders import is_held, runs_at
+from pipeline.sweep import FOLDER
 from training import requests
 
 
 def stop(target: Path, console: Console, *, reason: str, save_only: bool = False) -> dict[str, Any]:
     """Leave the request in the folder of the runs that `target` names, and say what will come of it. DataError where it
     names none."""
-    run_dir = runs_at(target)[0]
+    run_dir = runs_at(_at_work(target))[0]
     runs_dir, held = run_dir.absolute().parent, is_held(run_dir)
     what: requests.Asked = "save" if save_only else "stop"
     requests.ask(runs_dir, what, reason)
@@ -34,3 +35,9 @@ def stop(target: Path, console: Console, *, reason: str, save_only: bool = False
             "nothing, and the next command that trains there clears it"
         )
     return {"asked": what, "reason": reason, "runs": str(runs_dir), "held": held}
+
+
+def _at_work(target: Path) -> Path:
+    """The sweep of the experiment that was named, while a command works in it; else what was named."""
+    within = target / FOLDER
+    return within if is_held(within / "runs" / "any") else target

@@ -55,7 +55,8 @@ class Entry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
     """All attempts together. `rollbacks` are all there were, `rows_skipped` what those of the surviving trajectory have
-    left out of it. `steps_lost`: at least so many. FLOPs are the ledgers', with what the run began with."""
+    left out of it. `steps_lost`: at least so many. FLOPs are the ledgers', with what the run began with; of a branch,
+    without what its trunk has done."""
 
     attempts: int
     rollbacks: int
@@ -145,6 +146,7 @@ class _Trace:
     last: float = 0.0
     spent: float = 0.0
     gap: float | None = None  # FLOPs spent less counted, at the last line
+    shared: float = 0.0  # FLOPs that count and that a trunk has spent
     rollbacks: int = 0
     skipped: dict[int, int] = field(default_factory=dict)  # rows that the trajectory left out, by the step it did so at
     steps_lost: int = 0
@@ -202,6 +204,8 @@ class _Trace:
         step, when = event["step"], event["time"]
         if self.began is None:
             self.began = when
+        if "trunk" in event:
+            self.shared = event["trunk"]["flops"]
         if self.ending is not None:
             self.ending.cost = self._lose(step, when, flops=None)
             self.unpriced = self.ending if self.wrote else self.unpriced
@@ -241,7 +245,7 @@ class _Trace:
             step=self.at,
             steps_lost=self.steps_lost,
             flops_spent=self.spent,
-            flops_counted=values.get("flops", 0.0),
+            flops_counted=max(0.0, values.get("flops", 0.0) - self.shared),
             useful_seconds=values.get("step_seconds", 0.0),
             wall_seconds=self.last - (self.began or 0.0),
         )

@@ -33,9 +33,17 @@ def told(event: Record) -> str:
 def started(event: Record) -> str:
     """`resumed at step 40 from step-00000040 on 2 × CPU (x86_64); passed over: …`."""
     where = f"resumed at step {event['step']:,}" if event.get("from") or event["step"] else "began at step 0"
+    where = branched(event["trunk"]) if "trunk" in event else where
     source = f" from {event['from']}" if event.get("from") else ""
     on = f" on {event['world_size']} × {event['device']}" if "device" in event else ""
     return f"{where}{source}{on}{_preflight(event.get('preflight'))}{_passed_over(event)}"
+
+
+def branched(trunk: Record) -> str:
+    """`branched off electra-4.00e+11-s0 at step 40`, of a beginning."""
+    if not trunk["step"]:
+        return f"began at step 0, since {trunk['run']} keeps no checkpoint up to step {trunk['planned']:,}"
+    return f"branched off {trunk['run']} at step {trunk['step']:,}"
 
 
 def _preflight(found: dict[str, Any] | None) -> str:

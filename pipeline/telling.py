@@ -88,10 +88,12 @@ class Teller:
             self._console.warn(f"{prefix}{story_words.told(event)}")
 
     def _tell_start(self, run: Path, event: Record, prefix: str) -> None:
-        """Nothing of a run's first beginning."""
+        """Nothing of a run's first beginning, but where it leaves its trunk."""
         for reason in event.get("passed_over", []):
             self._console.warn(f"{prefix}passed over: {reason}")
-        if event["step"] or event.get("from"):
+        if "trunk" in event:
+            self._console.say(f"{prefix}{story_words.branched(event['trunk'])}")
+        elif event["step"] or event.get("from"):
             source = f" from {event['from']}" if event.get("from") else ""
             self._console.say(f"{prefix}resumes at step {event['step']:,}{source}")
         elif run in self._begun:

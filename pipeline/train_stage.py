@@ -6,23 +6,21 @@ and at the end which runs learned nothing and the goodput. A stop that comes too
 """
 
 import shlex
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster.progress import passing_refusals
 from data_prep import manifest as manifests
-from data_prep.errors import ElectraError, StoppedError
+from data_prep.errors import StoppedError
 from pipeline import gather, story_words
 from pipeline.events import story_of
 from pipeline.place import Place, shown
+from pipeline.sweep import rated
 from pipeline.telling import telling
+from pipeline.tracking_live import Mirror
 from training import requests
 from training.run_folder import is_done
 from training.settings import RunSpec
-
-MIRROR_SECONDS = 30.0
 
 
 def train(place: Place, profile: int = 0) -> dict[str, Any]:
@@ -32,24 +30,25 @@ def train(place: Place, profile: int = 0) -> dict[str, Any]:
     The bar counts model FLOPs: a step of one arm costs more than a step of another, so only they give an honest ETA.
     """
     folder = place.folder
-    specs = place.experiment.runs(manifests.load(folder.corpus), folder.corpus, folder.runs)
+    experiment = rated(place.experiment, folder.path)
+    specs = experiment.runs(manifests.load(folder.corpus), folder.corpus, folder.runs)
     finished = [spec for spec in specs if is_done(folder.runs / spec.name, spec)]
     result: dict[str, Any] = {"runs": [spec.name for spec in specs], "trained": len(specs) - len(finished)}
     if len(finished) == len(specs):
         place.console.say(f"train: all {len(specs)} runs are done" + (", none was traced" if profile else ""))
-        _heed_a_stop(place)
+        heed_a_stop(place)
         return result
     train_runs = _launched(place)
-    done = {spec.name: spec.steps * spec.flops_per_step for spec in finished}
-    total = sum(spec.steps * spec.flops_per_step for spec in specs)
+    done = {spec.name: spec.flops_by(spec.steps) for spec in finished}
+    total = sum(spec.flops_by(spec.steps) for spec in specs)
     scale, unit = _unit(total)
-    mirror, waiting = _Mirror(place), [spec for spec in specs if spec not in finished]
+    mirror, waiting = Mirror(folder.path, place.console), [spec for spec in specs if spec not in finished]
     followed = telling(place.console, [folder.runs / spec.name for spec in waiting])
     with place.console.stage("train", total / scale, unit) as stage, followed:
         stage.update(sum(done.values()) / scale)
 
         def on_progress(spec: RunSpec, line: dict[str, Any]) -> None:
-            done[spec.name] = line["step"] * spec.flops_per_step
+            done[spec.name] = spec.flops_by(line["step"])
             step = f"{line['step']}/{spec.steps}"
             stage.update(sum(done.values()) / scale, run=spec.name, step=step, **_figures(line["values"]))
             mirror.now_and_then()
@@ -65,11 +64,11 @@ def train(place: Place, profile: int = 0) -> dict[str, Any]:
     if profile:
         _show_profile(place, folder.runs / trained[0])
     goodput = _tell_goodput(place, trained)
-    _heed_a_stop(place)
+    heed_a_stop(place)
     return {**result, "goodput": goodput}
 
 
-def _heed_a_stop(place: Place) -> None:
+def heed_a_stop(place: Place) -> None:
     """StoppedError where a stop was asked for when no run was left to answer it: nothing that follows training is
     begun."""
     asked = requests.read(place.folder.runs)
@@ -152,35 +151,3 @@ def _unit(flops: float) -> tuple[float, str]:
         if flops >= scale:
             return scale, unit
     return 1e6, "MFLOPs"
-
-
-class _Mirror:
-    """Sends new metric lines to MLflow every half minute. A store that fails is told of once: training goes on, and
-    the tracking stage at the end tries again and says what is wrong."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._next = time.monotonic() + MIRROR_SECONDS
-        self._sent = self._failed = False
-
-    def now_and_then(self) -> None:
-        """In the time between, nothing."""
-        if not self._failed and time.monotonic() >= self._next:
-            self._sync(training=True)
-            self._next = time.monotonic() + MIRROR_SECONDS
-
-    def close(self) -> None:
-        """Training ends early and will be resumed: what was sent is no longer said to be running."""
-        if self._sent:
-            self._sync(training=False)
-
-    def _sync(self, *, training: bool) -> None:
-        from pipeline.tracking import sync
-
-        try:
-            with passing_refusals():  # a file that cannot be read now; half a minute later it may be
-                summary = sync(self._place.folder.path, console=self._place.console, training=training)
-                self._sent, self._failed = summary.reachable, not summary.reachable
-        except ElectraError as error:
-            self._place.console.warn(str(error))
-            self._failed = True

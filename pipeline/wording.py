@@ -6,6 +6,8 @@ out zero, never names a winner, and says what one pre-training seed cannot tell.
 
 from collections.abc import Sequence
 
+from pipeline import coverage
+from pipeline.coverage import Kind
 from pipeline.statistics import Multiplier
 from pipeline.suites import ArmMultiplier, Difference, Figure, Published, Suite, TaskFacts
 
@@ -74,6 +76,11 @@ def flops_text(value: float, digits: int | None = None) -> str:
     return power if short == "1" else f"{short} × {power}"
 
 
+def number_text(value: float) -> str:
+    """A round number on an axis: as it is written out between a thousandth and ten thousand, else as `flops_text`."""
+    return f"{value:,g}" if 1e-3 <= value < 1e4 else flops_text(value)
+
+
 def points(value: float) -> str:
     """A score of 0.613 as `61.3`; with a true minus sign."""
     return f"{100 * value:.1f}".replace("-", "−")
@@ -89,6 +96,11 @@ def interval(figure: Figure) -> str:
     return f"{points(figure.low)} to {points(figure.high)}"
 
 
+def score(figure: Figure) -> str:
+    """A score × 100 with its interval as the small print of a table's cell."""
+    return f"{points(figure.value)}\n{interval(figure)}"
+
+
 def percent(share: float) -> str:
     """A signed share of 0.0012 as `+0.12 %`."""
     return f"{100 * share:+.2f} %".replace("-", "−")
@@ -99,6 +111,11 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def hours_text(hours: float) -> str:
+    """`0.0208`, `3.47`, `1,230`: three digits."""
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
+
+
 def arm_name(label: str) -> str:
     """An arm in tables and plots: the name it was given, or that of its objective in words."""
     return _ARMS.get(label, label)
@@ -107,6 +124,12 @@ def arm_name(label: str) -> str:
 def names(items: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+def covered(seeds: int, kind: Kind) -> str:
+    """In how many simulated experiments with so many pre-training seeds an interval of this kind held the truth."""
+    found = coverage.of(seeds)
+    return "no claim: one seed" if found is None else f"{100 * found.share(kind):.0f} % at {found.seeds} seeds"
 
 
 # --- suites -----------------------------------------------------------------------------------------------------------
@@ -126,9 +149,14 @@ def _both(metrics: Sequence[str]) -> str:
     )
 
 
+def suite_name(suite: Suite) -> str:
+    """What a suite is called."""
+    return _TITLES.get(suite.name, suite.name)
+
+
 def suite_title(suite: Suite) -> str:
     """The heading of a suite's section."""
-    return f"{_TITLES.get(suite.name, suite.name)}: mean of {_over(suite)}"
+    return f"{suite_name(suite)}: mean of {_over(suite)}"
 
 
 def _over(suite: Suite) -> str:
@@ -168,42 +196,6 @@ def published_flops(one: Published) -> str:
     return f"{flops_text(one.flops)}\n{'declared' if one.declared else 'counted'}"
 
 
-def curve_text(suite: Suite) -> str:
-    """The main figure in words."""
-    arms = list(dict.fromkeys(cell.arm for cell in suite.cells))
-    lines = [
-        f"{arm_name(arm)}: "
-        + ", ".join(
-            f"{points(cell.mean.value)} ({interval(cell.mean)}) at {flops_text(cell.budget)}"
-            for cell in suite.cells
-            if cell.arm == arm
-        )
-        for arm in arms
-    ]
-    return (
-        f"Line chart with one line an arm. Across: training compute in model FLOPs, logarithmic. Up: mean "
-        f"{score_label(suite.in_mean)}, with 95 % intervals. {'. '.join(lines)}. A constant answer scores "
-        f"{points(suite.floor)}.{_others(suite.published)}"
-    )
-
-
-def _others(published: Sequence[Published]) -> str:
-    known = [
-        f"{one.name} {points(one.mean.value)} at {flops_text(one.flops)} FLOPs{' (declared)' if one.declared else ''}"
-        for one in published
-        if one.mean is not None and one.flops
-    ]
-    return f" Other models: {names(known)}." if known else ""
-
-
-def multiples_text(suite: Suite) -> str:
-    """The small multiples in words."""
-    return (
-        f"{len(suite.tasks)} line charts, one a task ({names([task.name for task in suite.tasks])}), each of score "
-        "against training compute in model FLOPs on a logarithmic axis, one line an arm. The numbers are in the tables."
-    )
-
-
 # --- summary ----------------------------------------------------------------------------------------------------------
 
 
@@ -225,7 +217,7 @@ def summary(suite: Suite) -> list[str]:
     ]
     if weak := [arm_name(cell.arm) for cell in cells if cell.mean.low <= suite.floor]:
         sentences.append(f"{names(weak)}: not distinguishable from a constant answer.")
-    if degenerate := sum(cell.degenerate for cell in suite.cells):
+    if suite.tuned and (degenerate := sum(cell.degenerate for cell in suite.cells)):
         total = sum(cell.finetunings for cell in suite.cells)
         sentences.append(
             f"{degenerate} of {total} fine-tunings gave one answer to every example; they are counted as they are."
@@ -242,29 +234,30 @@ def summary(suite: Suite) -> list[str]:
 
 
 def _multipliers(found: Sequence[ArmMultiplier]) -> list[str]:
-    """A sentence each; where there are many, one for all that are not resolved."""
-    told = [one for one in found if _bounded(one.multiplier)] if len(found) > FEW else found
+    """A sentence each; where there are many, one for all that do not exclude equal need."""
+    told = [one for one in found if not _spans_one(one.multiplier)] if len(found) > FEW else found
     rest = [arm_name(one.arm) for one in found if one not in told]
     baseline = arm_name(found[0].baseline) if found else ""
     sentences = [multiplier_sentence(one) for one in told]
     if rest:
-        sentences.append(f"No compute multiplier against {baseline} is resolved for {names(rest)}.")
+        sentences.append(f"No compute multiplier against {baseline} is resolved for {names(rest)}: none excludes 1.")
     return sentences
 
 
-def _bounded(one: Multiplier) -> bool:
-    return one.value is not None and not (one.low is None and one.high is None)
+def _spans_one(one: Multiplier) -> bool:
+    """Whether its interval, or its absence, allows equal need."""
+    return one.value is None or ((one.low is None or one.low <= 1) and (one.high is None or one.high >= 1))
 
 
 def drawn(suites: Sequence[Suite]) -> str:
-    """What the intervals' resampling draws: `documents (…) and 2 fine-tuning seeds`."""
+    """What the intervals are over: `documents (…) and 2 fine-tuning seeds`."""
     cells = [cell for suite in suites for cell in suite.cells]
     grouped = {suite.grouped for suite in suites}
     documents = "documents (all examples of a document together)"
     parts = [documents if grouped == {True} else f"{documents} or examples" if True in grouped else "examples"]
-    tuned = [count for cell in cells for count in cell.finetune_seeds]
+    tuned = [count for suite in suites if suite.tuned for cell in suite.cells for count in cell.finetune_seeds]
     for what, counts in (("pre-training", [cell.seeds for cell in cells]), ("fine-tuning", tuned)):
-        if max(counts) > 1:
+        if max(counts, default=1) > 1:
             parts.append(f"{_from_to(counts)} {what} seeds")
     return names(parts)
 
@@ -276,9 +269,10 @@ def _from_to(counts: Sequence[int]) -> str:
 def caution(suites: Sequence[Suite]) -> str:
     """What the intervals cover and what they do not, from the seeds there are."""
     cells = [cell for suite in suites for cell in suite.cells]
-    covers = f"The intervals come from drawing anew {drawn(suites)}"
-    if min(cell.seeds for cell in cells) > 1:
-        return f"{covers}: they cover pre-training as far as the few seeds of an arm can tell."
+    covers = f"The intervals are over {drawn(suites)}"
+    fewest = min(cell.seeds for cell in cells)
+    if fewest > 1:
+        return f"{covers}: they cover pre-training as far as the few seeds of an arm can tell.{_simulated(fewest)}"
     once = list(
         dict.fromkeys(f"{arm_name(cell.arm)} at {flops_text(cell.budget)}" for cell in cells if cell.seeds == 1)
     )
@@ -287,6 +281,17 @@ def caution(suites: Sequence[Suite]) -> str:
     return (
         f"{covers}, and cover nothing else. {who} pre-trained once{' at a budget' if everywhere else ''}, so there "
         "they cannot tell an objective from the luck of one seed, and no arm is declared better here."
+    )
+
+
+def _simulated(seeds: int) -> str:
+    found = coverage.of(seeds)
+    if found is None:
+        return ""
+    return (
+        f" In {coverage.EXPERIMENTS} simulated experiments with {found.seeds} seeds, such intervals held the truth in "
+        f"{100 * found.score:.0f} % (scores), {100 * found.difference:.0f} % (differences) and "
+        f"{100 * found.multiplier:.0f} % (compute multipliers, of which {100 * found.closed:.0f} % had two ends)."
     )
 
 
@@ -333,5 +338,4 @@ def multiplier_sentence(one: ArmMultiplier) -> str:
         f"For a mean of {points(found.score)}, {baseline} needs {verb}{found.value:.2f} times the FLOPs that "
         f"{arm} needs (95 % interval {multiplier_interval(found)})"
     )
-    spans_one = (found.low is None or found.low <= 1) and (found.high is None or found.high >= 1)
-    return f"{sentence}{', which does not exclude equal need' if spans_one else ''}."
+    return f"{sentence}{', which does not exclude equal need' if _spans_one(found) else ''}."

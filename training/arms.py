@@ -193,3 +193,19 @@ ArmConfig = Annotated[
     | RobertaArm,
     Field(discriminator="objective"),
 ]
+
+
+def why_no_trunk(arm: ArmConfig) -> str | None:
+    """Why the runs of an arm cannot share a trunk, in a sentence that says what to do; None where they can."""
+    if isinstance(arm, ElectraTwoStageArm):
+        return (
+            f"arm {arm.label!r} has two stages, the first as long as half the budget, and its budgets share none; "
+            "set training.schedule.branches to false, or leave the arm out"
+        )
+    generator = getattr(arm, "generator", None)
+    if arm.init_from or (isinstance(generator, FrozenGenerator) and generator.init_from is not None):
+        return (
+            f"arm {arm.label!r} begins with the weights of others (init_from), which its budgets pay for; set "
+            "training.schedule.branches to false, or leave init_from out"
+        )
+    return None

@@ -26,7 +26,7 @@ from data_prep.manifest import Manifest
 from data_prep.order import Order, order_of
 from data_prep.reader import RowReader
 from data_prep.storage import Folder, Location
-from training import checkpoints, record, run_folder
+from training import checkpoints, record, run_folder, trunk
 from training.checkpoints import Checkpoint, Progress
 from training.communication import collective_clock
 from training.control import Control
@@ -124,7 +124,7 @@ class Attempt:
         self._skipped_before = progress.skipped - self.engine.skipped_steps()
         placement = self.spec.placement
         self.stability = Stability(placement.stability, placement.log_every, progress.skipped)
-        self.stability.recall(on_rank_zero(lambda: _losses(self.run_dir, progress.step), self.group))
+        self.stability.recall(on_rank_zero(lambda: self._losses(progress), self.group))
 
     def restore(self, found: Checkpoint) -> None:
         """Load a checkpoint that was chosen and have it proved; where a rollback came back to it before, the rows that
@@ -136,6 +136,13 @@ class Attempt:
         self.begin(past_rollbacks(progress, self._rollbacks()))
         self.saving.resumed_from(progress.step)
         self.faults.after_restore(progress.step)
+
+    def _losses(self, progress: Progress) -> list[dict[str, Any]]:
+        """Rank 0: what the trajectory's metric lines say of its loss, those of the trunk that it has left too."""
+        left_at = next((ledger.step for ledger in progress.shared.values()), 0)
+        folder = trunk.folder_of(self.spec, self.run_dir)
+        before = [] if folder is None or not left_at else _losses(folder, left_at)
+        return [*before, *_losses(self.run_dir, progress.step)]
 
     def _rollbacks(self) -> list[Rollback]:
         return on_rank_zero(lambda: recorded(run_folder.events(self.run_dir)), self.group)
@@ -331,7 +338,9 @@ class Attempt:
                 at_most=limit,
                 left_behind=lambda progress: is_left_behind(progress, rollbacks),
             )
-            if found is not None:
+            if found is None:
+                found, _ = trunk.beginning(self.spec, self.run_dir, self.group)
+            if found is not None and found.progress.step <= limit:
                 return found
         return None
 

@@ -2,8 +2,8 @@
 
 The body is trained in place with the head that the protocol names. Batches hold windows of similar length. On the CPU
 with one thread the same seed gives the same answers, bit for bit. Metrics are those of `squad_metrics`, as shares of 1;
-per question there are exact match and F1 under the threshold that the task's score is taken at (2.0: the best one),
-so their means are the first two metrics. Questions of one paragraph are not independent and share a group.
+per question there are exact match and F1 where the task's score is taken (2.0: at the best threshold), so their means
+are the first two metrics. Questions of one paragraph are not independent and share a group.
 
 Shape suffixes: B windows, L positions, D hidden size.
 """
@@ -25,7 +25,7 @@ from training.finetune import Backbone
 from training.span_heads import span_head
 from training.squad import Paragraph, SpanData
 from training.squad_answers import Answered, Spans, answer
-from training.squad_metrics import question_scores_1, question_scores_2, score_1, score_2, thresholded
+from training.squad_metrics import best_threshold, question_scores_1, question_scores_2, score_1, score_2
 from training.squad_protocol import SpanProtocol
 from training.squad_windows import Windows, cut
 from training.text_batches import bucketed, keyed_order
@@ -52,6 +52,7 @@ class SpanTuned:
     answered: list[Answered]  # every dev question, in order
     exact: NDArray[np.float64]  # [n_dev]
     f1: NDArray[np.float64]  # [n_dev]
+    given: NDArray[np.bool_]  # [n_dev], whether it is answered with something where exact match is taken
     group: NDArray[np.int64]  # [n_dev], the question's paragraph
     seconds: float
 
@@ -83,7 +84,7 @@ def finetune_spans(
     """Train on `data.train`, answer `data.dev`. ConfigError when `max_length` exceeds the model's positions."""
     if protocol.max_length > backbone[0].max_positions:
         raise ConfigError(
-            f"evaluation.protocol.max_length {protocol.max_length} is longer than model.max_positions "
+            f"evaluation.squad_protocol.max_length {protocol.max_length} is longer than model.max_positions "
             f"{backbone[0].max_positions}: lower it."
         )
     begun = time.monotonic()
@@ -168,20 +169,21 @@ def _scored(data: SpanData, answered: list[Answered], protocol: SpanProtocol) ->
         official = score_1(data.dev, predictions)
         exact, f1 = question_scores_1(data.dev, predictions)
         metrics = {"f1": official["f1"] / 100.0, "exact": official["exact_match"] / 100.0}
-        return {"metrics": metrics, "thresholds": {}, "majority": 0.0} | _columns(exact, f1)
+        given = np.array([bool(a.best) for a in answered])
+        return {"metrics": metrics, "thresholds": {}, "majority": 0.0, "given": given} | _columns(exact, f1)
     null_scores = {a.id: a.null_score for a in answered}
     official = score_2(data.dev, predictions, null_scores, protocol.null_threshold)
     questions = [q for p in data.dev for q in p.questions]
     answerable = {q.id: not q.impossible for q in questions}
-    exact, f1 = question_scores_2(questions, predictions)
-    exact = thresholded(exact, null_scores, answerable, official["best_exact_thresh"])
-    f1 = thresholded(f1, null_scores, answerable, official["best_f1_thresh"])
+    raw = question_scores_2(questions, predictions)
+    best_exact, best_f1 = (best_threshold(predictions, scores, null_scores, answerable) for scores in raw)
     used = {"used": protocol.null_threshold}
     return {
         "metrics": {name: value / 100.0 for name, value in official.items() if name.endswith(("exact", "f1"))},
         "thresholds": used | {f"best_{n}": official[f"best_{n}_thresh"] for n in ("exact", "f1")},
         "majority": sum(q.impossible for q in questions) / len(questions),
-    } | _columns(exact, f1)
+        "given": np.array([a.id in best_exact.answered and bool(a.best) for a in answered]),
+    } | _columns(best_exact.scores, best_f1.scores)
 
 
 def _columns(exact: dict[str, float], f1: dict[str, float]) -> dict[str, Any]:
@@ -192,8 +194,8 @@ def _is_degenerate(data: SpanData, scored: dict[str, Any], answered: list[Answer
     if data.version == "1.1":
         return len({a.best for a in answered}) == 1
     given = {"" if a.null_score > scored["thresholds"]["used"] else a.best for a in answered}
-    worthless: bool = scored["metrics"]["best_exact"] <= scored["majority"]
-    return worthless or len(given) == 1
+    worth = round(scored["exact"].sum())  # whole: shares of 1 may differ in their last digit
+    return worth <= sum(q.impossible for p in data.dev for q in p.questions) or len(given) == 1
 
 
 def _unplaced(windows: Windows) -> int:

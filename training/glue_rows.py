@@ -103,6 +103,8 @@ def _rows(
     rows that lack columns are added to `skipped` where that is given."""
     lines, count = _lines(path), 0
     header = header or next(lines, (1, []))[1]
+    if not header:
+        raise DataError(f"{path} is empty: put the GLUE file there.")
     if missing := [column for column in columns if column not in header]:
         raise DataError(f"{path}:1: the header has no column {missing[0]!r}: this is not the GLUE layout.")
     at = [header.index(column) for column in columns]

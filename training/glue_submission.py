@@ -39,18 +39,23 @@ def write_submission(path: Path, answers: Mapping[str, tuple[Sequence[str], Labe
     one is missing, or not as long as the official set; nothing is written then."""
     if missing := [name for name in SIZES if name not in answers and name not in OPTIONAL]:
         raise DataError(f"{path}: the submission lacks {', '.join(missing)}: predict those test sets too.")
-    for name, (index, prediction) in answers.items():
-        if not len(index) == len(prediction) == SIZES[name]:
-            raise DataError(
-                f"{path}: {name} has {len(prediction)} answers where its test set has {SIZES[name]} examples: "
-                "read the whole official test file."
-            )
+    for name, (_, prediction) in answers.items():
+        refuse_partial(name, len(prediction))
     path.parent.mkdir(parents=True, exist_ok=True)
     with storage.atomic_writer(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in (name for name in SIZES if name in answers):
             member = zipfile.ZipInfo(f"{name}.tsv", date_time=_EPOCH)
             member.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(member, _content(name, *answers[name]))
+
+
+def refuse_partial(name: str, examples: int) -> None:
+    """DataError where the test set called `name` is not as long as the official one: the server wants it whole."""
+    if examples != SIZES[name]:
+        raise DataError(
+            f"the test set of {name} has {examples} examples and the official one {SIZES[name]}: a submission needs "
+            "the whole of it: get it anew."
+        )
 
 
 def task_of(name: str) -> GlueTask:

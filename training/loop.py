@@ -21,7 +21,7 @@ from data_prep.errors import ConfigError, ElectraError, StoppedError
 from data_prep.manifest import Manifest
 from data_prep.manifest import load as load_manifest
 from data_prep.storage import Folder, Location
-from training import checkpoints, first_weights, run_folder
+from training import checkpoints, first_weights, run_folder, trunk
 from training.attempt import Attempt, Surroundings, torch_seed
 from training.checkpoints import Checkpoint
 from training.control import Control
@@ -73,9 +73,11 @@ def train(
             on_rank_zero(lambda: checkpoints.set_aside(store, after=later), control.group)
         objective = _objective(spec, manifest)
         checkpoints.check_temporary(store, objective, control.group)
-        on_rank_zero(
-            lambda: _announce(spec, run_dir, store, objective, device, found, passed_over, before), control.group
-        )
+        start = _Start(found, passed_over)
+        if found is None:
+            of_trunk, missed = trunk.beginning(spec, run_dir, control.group)
+            start = _Start(None, [*passed_over, *missed], of_trunk)
+        on_rank_zero(lambda: _announce(spec, run_dir, store, objective, device, start, before), control.group)
         if found is None:
             checkpoints.check_shared(store, control.group)
             events = first_weights.begin(objective, spec, run_dir)
@@ -83,7 +85,7 @@ def train(
         surroundings = Surroundings(run_dir, store, device, control, watchdog, inbox or Inbox())
         attempt = Attempt(spec, objective, manifest, corpus, surroundings)
         try:
-            _resume(attempt, found, before)
+            _resume(attempt, start, before)
             attempt.train(profile)
         except ElectraError as error:
             if rank == 0 and not isinstance(error, StoppedError):
@@ -92,6 +94,19 @@ def train(
         finally:
             attempt.engine.close()
         dist.barrier()
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What an attempt starts from: a checkpoint of the run's own, or, before there is any, its trunk's."""
+
+    own: Checkpoint | None
+    passed_over: list[str]
+    of_trunk: Checkpoint | None = None
+
+    @property
+    def found(self) -> Checkpoint | None:
+        return self.own or self.of_trunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,26 +162,28 @@ def _announce(
     store: Folder,
     objective: Objective,
     device: torch.device,
-    found: Checkpoint | None,
-    passed_over: list[str],
+    start: _Start,
     before: _Before,
 ) -> None:
     """Rank 0: events saying from where and on what the attempt starts (without `peak_flops`, which is that of a device,
-    there is no MFU), and what changed of the placement. Before the first step of all, the store is tried out."""
+    there is no MFU), and what changed of the placement. Before the first step of all, the store is tried out, and of a
+    branch it is said where it leaves its trunk."""
+    found = start.own
     name, world_size = device_name(device), dist.get_world_size()
     started: dict[str, Any] = {
         "event": "started",
         "attempt": next_attempt(run_dir),
-        "step": 0 if found is None else found.progress.step,
+        "step": 0 if start.found is None else start.found.progress.step,
         "from": None if found is None else found.name,
         "world_size": world_size,
         "device": name,
         "peak_flops": peak_flops(name),
-        "passed_over": passed_over,
+        "passed_over": start.passed_over,
         "unlogged": before.unlogged,  # steps that the attempt before had done beyond what is on record
         "flops_spent": before.spent,
     }
     if found is None:
+        started |= trunk.told(spec, start.of_trunk)
         started["preflight"] = checkpoints.preflight(store, objective, spec)
         run_folder.append_events(run_dir, [started])
         return
@@ -176,10 +193,10 @@ def _announce(
     run_folder.append_events(run_dir, [started, *([{"event": "placement", "changed": changed}] if changed else [])])
 
 
-def _resume(attempt: Attempt, found: Checkpoint | None, before: _Before) -> None:
+def _resume(attempt: Attempt, start: _Start, before: _Before) -> None:
     """Continue from a verified checkpoint; without one, from where the run that this one continues has ended."""
-    if found is None:
+    if start.found is None:
         attempt.begin(first_weights.inherited(attempt.spec, attempt.run_dir))
     else:
-        attempt.restore(found)
+        attempt.restore(start.found)
     attempt.spent_before(before.spent)

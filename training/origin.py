@@ -135,6 +135,7 @@ def _run_of(found: Checkpoint) -> Origin:
     spec, progress = found.spec, found.progress
     identity, begun = spec.identity, ledgers.total(progress.inherited)
     own = {name: getattr(progress, name) - getattr(begun, name) for name in ledgers.NAMES}
+    own["flops_spent"] += ledgers.total(progress.shared).flops_spent  # a branch's weights cost what its trunk did, too
     own |= {"rollbacks": progress.rollbacks, "rows_skipped": progress.rows_skipped}
     planned = (spec.budget - spec.inherited_budget) * (progress.step / spec.steps)
     generator = _generator_size(identity.arm, identity.model)

@@ -53,6 +53,15 @@ class Protocol(FineProtocol):
     max_length: Annotated[int, Field(ge=8)] = 128  # tokens, special ones included; longer texts are cut
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1  # of the head; the body keeps its own
 
+    @field_validator("epochs_of", "doubled")
+    @classmethod
+    def _of_tasks(cls, given: Any) -> Any:
+        known = [*probes.TASKS, *glue.TASKS]
+        for name in given:
+            if name not in known:
+                raise ValueError(f"no task is called {name!r}; there are {', '.join(known)}")
+        return given
+
     def epochs_for(self, task: str) -> int:
         """The epochs of a task."""
         return self.epochs_of.get(task, self.epochs)

@@ -49,8 +49,11 @@ def write_done_record(
     device: torch.device,
 ) -> None:
     """What came of a run. The ledgers, tokens and seconds contain those of the runs it began with, whose share is under
-    `inherited`; its pace is its own."""
-    begun = total(progress.inherited)
+    `inherited`, and those of its trunk up to where it branched off, under `shared`, but for what it spent: that is its
+    own, as its pace is."""
+    begun, shared = total(progress.inherited), total(progress.shared)
+    own_tokens = progress.tokens - begun.tokens - shared.tokens
+    own_seconds = progress.seconds - begun.seconds - shared.seconds
     record = {
         "step": progress.step,
         "budget": spec.budget,
@@ -62,7 +65,8 @@ def write_done_record(
         "tokens": progress.tokens,
         "seconds": progress.seconds,  # evaluation and saving included
         "inherited": {name: getattr(begun, name) for name in NAMES},
-        "tokens_per_second": (progress.tokens - begun.tokens) / (progress.seconds - begun.seconds),
+        "shared": _shared(progress),
+        "tokens_per_second": own_tokens / own_seconds,
         "step_seconds": progress.step_seconds,  # of the surviving trajectory; neither of the two
         "skipped_steps": progress.skipped,
         "rollbacks": progress.rollbacks,
@@ -79,6 +83,13 @@ def write_done_record(
         "hardware": _hardware(device),
     }
     storage.write_json(run_dir / run_folder.DONE, record)
+
+
+def _shared(progress: Progress) -> dict[str, float | int | str | None]:
+    """With the trunk's fingerprint, and the step that it was left at; None and zeros of a run that is no branch."""
+    run, step = next(((run, ledger.step) for run, ledger in progress.shared.items()), (None, 0))
+    found = total(progress.shared)
+    return {"run": run, "step": step, **{name: getattr(found, name) for name in NAMES}}
 
 
 def finite(figures: dict[str, float]) -> dict[str, float]:

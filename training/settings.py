@@ -34,17 +34,28 @@ class ScheduleConfig(Settings):
     """How the learning rate moves, as fractions of a run's steps.
 
     linear: warm-up × a line that falls to 0 at the last step (google-research/electra). wsd: warm-up, then the peak,
-    then a line to 0 over the last `decay_fraction` (warm-up–stable–decay; Hu et al. 2024), for trunks with branches.
+    then a line to 0 over the last `decay_fraction` (warm-up–stable–decay; Hu et al. 2024).
     """
 
     kind: Literal["linear", "wsd"] = "linear"
     warmup_fraction: Fraction = 0.05  # the reference's 10k of 1M is .01
     decay_fraction: Fraction = 0.1  # wsd only
+    # wsd only: the runs of smaller budgets are decays off the largest one's, their trunk, and pay for nothing else; the
+    # warm-up is the smallest budget's in all of them (`training.branches`)
+    branches: bool = False
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "ScheduleConfig":
         if self.kind == "wsd" and self.warmup_fraction + self.decay_fraction > 1.0:
             raise ValueError("warmup_fraction and decay_fraction add up to more than 1; lower one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _branches_have_a_trunk(self) -> "ScheduleConfig":
+        if self.branches and self.kind != "wsd":
+            raise ValueError("branches need a rate that stays until the decay; set kind to wsd, or branches to false")
+        if self.branches and not 0.0 < self.decay_fraction < 1.0:
+            raise ValueError("branches are the decay and share the rest; set decay_fraction between 0 and 1")
         return self
 
     def planned(self, steps: int) -> "Schedule":
@@ -180,11 +191,14 @@ class Placement(EngineConfig):
     micro_batch: PositiveInt
     compute: Compute = Compute()
     init: dict[str, list[str]] = Field(default_factory=dict)  # folders, in the order of the identity's `init`
+    # The folder of the run whose checkpoint this one's decay begins with. It is no part of the identity: up to there
+    # the two have the same one, and a whole run of this identity comes to the same.
+    trunk: str | None = None
     log_every: PositiveInt = 20
     eval_every: PositiveInt | None = None
     eval_rows: PositiveInt = 512
     checkpoints: CheckpointConfig = CheckpointConfig()
-    save_at: list[PositiveInt] = Field(default_factory=list)  # steps: `checkpoints.at_flops` as planned
+    save_at: list[PositiveInt] = Field(default_factory=list)  # steps: by `checkpoints.at_flops` and of branches
     watchdog: WatchdogConfig = WatchdogConfig()
     stability: StabilityConfig = StabilityConfig()
     faults: list[Fault] = Field(default_factory=list)
@@ -207,6 +221,15 @@ class RunSpec(Settings):
     @property
     def steps(self) -> int:
         return self.identity.steps
+
+    @property
+    def first_step(self) -> int:
+        """How many steps it finds done: 0, but for a decay branch, whose trunk has made all those before the decay."""
+        return 0 if self.placement.trunk is None else self.steps - self.identity.schedule.decay_steps
+
+    def flops_by(self, step: int) -> float:
+        """Model FLOPs, by the mean, that the run itself has done by a step."""
+        return max(0, step - self.first_step) * self.flops_per_step
 
 
 def run_name(label: str, seed: int, *, budget: float | None = None, steps: int | None = None) -> str:

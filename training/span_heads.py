@@ -3,8 +3,7 @@
 `PlainSpans` is BERT's: two logits a position, independent of one another. `JointSpans` is google-research/electra's
 (`finetune/qa/qa_tasks.py`): the end is conditioned on the start (on the annotated one when training, on each of the
 likeliest when answering), and a classifier on `cls` and the expected start says whether the question has an answer at
-all; it has no dropout. Positions outside the text, but for position 0, are never pointed at. Its GELU is erf's, as
-everywhere here; the reference's is the tanh approximation.
+all; it has no dropout. Positions outside the text, but for position 0, are never pointed at. GELU is erf's in both.
 
 Shape suffixes: B windows, L positions, D hidden size, F features, K starts, J ends of each start.
 """

@@ -3,9 +3,9 @@
 `load_squad(DIR, version)` reads `train-v<version>.json` and `dev-v<version>.json` in the format of Rajpurkar et al.
 (2016, 2018); where only `….subset.json` is there it is read instead, and the data says `subset`. Guarantees: every
 answer stands in its paragraph at the character the file says (offsets count Unicode characters), question ids are
-unique, and in 2.0 a question has answers exactly when it is not `is_impossible`. Anything else is an error that names
-file, article and question. Text is kept as it is: nothing is stripped, folded or normalised. `plausible_answers` of
-2.0 are not read.
+unique, texts are whole Unicode, and in 2.0 a question has answers exactly when it is not `is_impossible`. Anything else
+is an error that names the file and, where one of them is at fault, article and question. Text is kept as it is: nothing
+is stripped, folded or normalised. `plausible_answers` of 2.0 are not read.
 """
 
 import json
@@ -126,7 +126,7 @@ def read_squad(path: Path, version: Version) -> list[Paragraph]:
         document = json.loads(path.read_bytes().decode("utf-8-sig"))
         _refuse_other_version(path, document, version)
         for article in document["data"]:
-            title = str(article.get("title", ""))
+            title = _text(str(article.get("title", "")))
             for paragraph in article["paragraphs"]:
                 paragraphs.append(_paragraph(path, title, paragraph, version, seen))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -147,12 +147,12 @@ def _refuse_other_version(path: Path, document: Any, version: Version) -> None:
 
 
 def _paragraph(path: Path, title: str, raw: dict[str, Any], version: Version, seen: set[str]) -> Paragraph:
-    context = raw["context"]
+    context = _text(raw["context"])
     questions = []
     for entry in raw["qas"]:
         question = Question(
-            str(entry["id"]),
-            entry["question"],
+            _text(str(entry["id"])),
+            _text(entry["question"]),
             tuple(Gold(answer["text"], answer["answer_start"]) for answer in entry["answers"]),
         )
         if fault := _fault(question, context, entry.get("is_impossible", False), version, seen):
@@ -160,6 +160,14 @@ def _paragraph(path: Path, title: str, raw: dict[str, Any], version: Version, se
         seen.add(question.id)
         questions.append(question)
     return Paragraph(title, context, tuple(questions))
+
+
+def _text(value: Any) -> str:
+    """A text that can be kept: JSON may spell half of a surrogate pair, which no file can hold."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    value.encode()
+    return value
 
 
 def _fault(question: Question, context: str, said_impossible: bool, version: Version, seen: set[str]) -> str | None:

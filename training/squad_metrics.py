@@ -10,6 +10,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from data_prep.errors import DataError
 from training.squad import Paragraph, Question
@@ -81,7 +82,8 @@ def score_2(
             out |= _means(exact, f1, ids, prefix)
     if null_scores is not None:
         for name, raw in (("exact", raw_exact), ("f1", raw_f1)):
-            out[f"best_{name}"], out[f"best_{name}_thresh"] = best_threshold(predictions, raw, nulls, answerable)
+            best = best_threshold(predictions, raw, nulls, answerable)
+            out[f"best_{name}"], out[f"best_{name}_thresh"] = best.percent, best.threshold
     return out
 
 
@@ -106,23 +108,45 @@ def thresholded(
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best score that any threshold gives, in percent, and the lowest threshold that gives it (0.0 where that is to
+    answer nothing). `answered` are the questions that are answered there, `scores` what each question then scores: of
+    null scores that are alike some may be and some not, which no threshold says."""
+
+    percent: float
+    threshold: float
+    answered: frozenset[str]
+    scores: Scores
+
+
 def best_threshold(
     predictions: Mapping[str, str], scores: Scores, null_scores: Mapping[str, float], answerable: Mapping[str, bool]
-) -> tuple[float, float]:
-    """The best score in percent that any threshold gives, and the lowest that gives it: from nothing answered, the
-    questions are answered in the order of their null scores. 0.0 stands for nothing answered."""
+) -> Best:
+    """The best threshold as the official script finds it: from nothing answered, the questions are answered one by one
+    in the order of their null scores, those of file order where they are alike."""
     current = best = float(sum(not has for has in answerable.values()))
-    threshold = 0.0
-    for i in sorted(null_scores, key=lambda i: null_scores[i]):
-        if i not in scores:
-            continue
+    threshold, taken = 0.0, 0
+    order = [i for i in sorted(null_scores, key=lambda i: null_scores[i]) if i in scores]
+    for count, i in enumerate(order, start=1):
         if answerable[i]:
             current += scores[i]
         elif predictions[i]:
             current -= 1
         if current > best:
-            best, threshold = current, null_scores[i]
-    return 100.0 * best / len(scores), threshold
+            best, threshold, taken = current, null_scores[i], count
+    answered = frozenset(order[:taken])
+    there = {i: _there(i, i in answered, predictions, scores, answerable) for i in scores}
+    return Best(100.0 * best / len(scores), threshold, answered, there)
+
+
+def _there(
+    i: str, answered: bool, predictions: Mapping[str, str], scores: Scores, answerable: Mapping[str, bool]
+) -> float:
+    """What one question scores: the script takes an unanswerable one for wrong once anything is said, were it 'the'."""
+    if answerable[i]:
+        return scores[i] if answered else 0.0
+    return float(not (answered and predictions[i]))
 
 
 def _questions(paragraphs: Iterable[Paragraph]) -> Iterator[Question]:

@@ -20,6 +20,12 @@ ARMS = ("electra", "bert", "roberta")
 BUDGETS = (4.0e11, 1.2e12)
 FLOPS_PER_STEP = {"electra": 1.31e9, "bert": 1.52e9, "roberta": 1.47e9}
 START = 1_700_000_000.0
+# so small that a step of 64 rows costs about what is said above
+MODEL = {
+    "embedding_size": 16, "hidden_size": 16, "num_layers": 1, "num_heads": 1, "intermediate_size": 64,
+    "max_positions": 128, "vocab_size": 8192, "dropout": 0.0, "attention_dropout": 0.0, "layer_norm_eps": 1e-12,
+    "init_range": 0.02, "type_vocab": 2,
+}  # fmt: skip
 # right answers out of n, by arm and budget
 PROBES: dict[str, dict[str, Any]] = {
     "sentence_order": {
@@ -149,8 +155,12 @@ def write_run(
         "steps": steps,
         "seed": 0,
         "identity": {
-            "arm": {"objective": arm, "learning_rate": 5e-4},
-            "model": {"hidden_size": 128, "num_layers": 2},
+            "arm": {"objective": arm, "learning_rate": 5e-4, "mask_prob": 0.15}
+            | ({"mask_versions": 10} if arm == "bert" else {}),
+            "model": MODEL,
+            "optimizer": {"kind": "reference_adam"},
+            "schedule": {"kind": "linear", "warmup_steps": round(0.05 * steps), "decay_steps": 0},
+            "order": {"window_shards": None},
             "global_batch": 64,
             "steps": steps,
             "seed": 0,

@@ -18,7 +18,19 @@ from pipeline import cli, place, quickstart, stages
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
-VERBS = ["quickstart", "prepare", "train", "evaluate", "report", "export", "events", "checkpoints", "stop", "config"]
+VERBS = [
+    "quickstart",
+    "prepare",
+    "train",
+    "evaluate",
+    "report",
+    "export",
+    "events",
+    "checkpoints",
+    "stop",
+    "config",
+    "experiment",
+]
 
 
 def electra(*arguments: str | Path) -> Result:

@@ -21,7 +21,7 @@ from pipeline.console import Console
 from pipeline.evaluate import evaluate, evaluate_model
 from pipeline.evaluate_data import check
 from pipeline.evaluate_targets import model_at
-from pipeline.suites import told
+from pipeline.scoring import told
 from tests.pipeline.tiny_evaluation import PROTOCOL, WORDS, write_blimp, write_vocabulary
 from tests.training.synthetic import write_corpus
 from training.arms import ArmConfig, BertArm, ElectraArm

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from data_prep.errors import CheckpointError, ConfigError, DataError
-from pipeline import evaluate_table
+from pipeline import evaluate_mistakes, evaluate_table, evaluate_work
 from pipeline.calibration import calibration_error, confusion, reliability
 from pipeline.console import Console
 from pipeline.evaluate_data import Material, load_tests, materials
@@ -20,9 +20,12 @@ from pipeline.evaluate_targets import Model, experiment_of, is_model, model_at, 
 from pipeline.evaluate_units import units
 from pipeline.evaluate_work import work
 from tests.pipeline import fake_experiment
-from tests.pipeline.tiny_evaluation import config, write_glue, write_model
-from training import glue_submission
-from training.protocol import EvaluationConfig
+from tests.pipeline.tiny_evaluation import config, write_blimp, write_glue, write_model, write_vocabulary
+from tests.training.synthetic import VOCAB
+from training import finetune, glue_submission
+from training.finetune import Answered, FineTuned
+from training.protocol import TASKS, EvaluationConfig
+from training.tasks import Example, TaskData
 
 
 def test_a_submission_takes_the_seed_that_did_best_on_dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,6 +36,9 @@ def test_a_submission_takes_the_seed_that_did_best_on_dev(tmp_path: Path, monkey
     with pytest.raises(ConfigError, match=r"needs every GLUE task, and CoLA, SST-2, MRPC, .* WNLI would not be"):
         refuse_incomplete(asked)
     evaluation = tmp_path / "evaluation"
+    with pytest.raises(DataError, match="the test set of RTE has 2 examples and the official one 3000"):
+        materials(asked, None, evaluation / "tasks", tests=True)  # before anything is fine-tuned
+    monkeypatch.setattr(glue_submission, "SIZES", {"RTE": 2})
     found = materials(asked, None, evaluation / "tasks", tests=True)
     assert found[0].tests is not None
     assert [(one.name, one.index) for one in load_tests(found[0].tests)] == [("RTE", ("7", "8"))]
@@ -42,7 +48,6 @@ def test_a_submission_takes_the_seed_that_did_best_on_dev(tmp_path: Path, monkey
         {"task": "RTE", "score": score, "finetune_seed": seed, "predictions": name}
         for seed, (score, name) in enumerate([(0.5, "a.npz"), (0.6, "b.npz")])
     ]
-    monkeypatch.setattr(glue_submission, "SIZES", {"RTE": 2})
     submit(evaluation, rows, found, tmp_path / "answers.zip")
     with zipfile.ZipFile(tmp_path / "answers.zip") as archive:
         assert archive.read("RTE.tsv") == b"index\tprediction\n7\tentailment\n8\tnot_entailment\n"
@@ -166,6 +171,66 @@ def test_a_unit_that_ray_repeats_after_its_record_is_not_run_again(tmp_path: Pat
     unit.folder.write_json(unit.record, {"identity": "another", "result": result})
     with pytest.raises(DataError):
         work(unit.payload)
+
+
+@pytest.mark.parametrize(("limit", "cut"), [(None, False), (30, False), (29, True)])
+def test_a_task_that_the_protocol_cuts_is_a_named_subset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None, cut: bool
+) -> None:
+    """Of 30 training examples; another number of them is another unit."""
+    examples = [Example("a", "b", i % 2) for i in range(30)]
+    data = TaskData(suite="glue", task="RTE", classes=("no", "yes"), train=examples, dev=examples)
+    data.save(tmp_path / "tasks" / "rte.jsonl")
+    found = Material(suite="glue", task="RTE", kind="classes", path=tmp_path / "tasks/rte.jsonl", sha256=data.sha256())
+    model = Model(name="m", location="nowhere", sha256="1" * 64, tokenizer="nowhere", facts={"run": "m"})
+    limited = EvaluationConfig.model_validate({"protocol": {"max_train_examples": limit}})
+    unit, whole = (units([model], [found], one, tmp_path)[0] for one in (limited, EvaluationConfig()))
+    assert (unit.identity == whole.identity) == (limit is None)
+    zeros = np.zeros(30, dtype=np.int64)
+    side = Answered(
+        task=TASKS["glue"]["RTE"], metrics={"accuracy": 0.5}, majority=0.5, degenerate=False, label=zeros,
+        prediction=zeros, group=zeros, scores=np.zeros((30, 2), dtype=np.float32),
+    )  # fmt: skip
+    tuned = FineTuned(sides=(side,), tests={}, finite=True, n_train=limit or 30, seconds=0.0, cpu_seconds=0.0)
+    monkeypatch.setattr(evaluate_work, "_backbone", lambda _: (None, None))
+    monkeypatch.setattr(finetune, "finetune", lambda *_, **__: tuned)
+    (row,) = work(unit.payload)["rows"]
+    assert (row["subset"], row["n_train"]) == (cut, limit or 30)
+    assert row["protocol"]["max_train_examples"] == limit
+
+
+def test_hits_that_are_kept_are_those_of_the_score_however_sure_the_detector(tmp_path: Path) -> None:
+    """Of a detector that calls everything original, sentences differ by less than a millionth of a nat."""
+    import torch
+    from transformers import ElectraConfig, ElectraForPreTraining
+
+    size = {"embedding_size": 32, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    network = ElectraForPreTraining(ElectraConfig(vocab_size=VOCAB, intermediate_size=64, **size))
+    torch.nn.init.constant_(network.discriminator_predictions.dense_prediction.bias, -15.0)
+    network.save_pretrained(tmp_path / "sure")
+    write_vocabulary(tmp_path / "sure" / "vocab.txt")
+    write_blimp(tmp_path / "blimp.jsonl", paradigms=1, pairs=60)
+    asked = config(tmp_path, suites=["blimp"], glue_dir=None, squad_dir=None, tasks=None)
+    evaluation = tmp_path / "evaluation"
+    found = materials(asked, None, evaluation / "tasks")
+    (unit,) = units([model_at(tmp_path / "sure")], found, asked, evaluation)
+    (row,) = work(unit.payload)["rows"]
+    with np.load(evaluation / row["predictions"]) as arrays:
+        margins = arrays["blimp/paradigm_0/margin"]
+        assert (np.abs(margins) < 1e-6).mean() > 0.3  # the test is of something
+        assert arrays["blimp/paradigm_0/hit"].mean() == row["score"] == (margins > 0).mean()
+    assert 0.2 < row["score"] < 0.8
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04 torn"])
+def test_answers_that_cannot_be_read_are_named_with_the_way_out(tmp_path: Path, content: bytes | None) -> None:
+    (tmp_path / "predictions").mkdir()
+    if content is not None:
+        (tmp_path / "predictions" / "m-glue.npz").write_bytes(content)
+    with pytest.raises(
+        DataError, match=r"m-glue\.npz is not readable .*; delete .*units/m-glue\.json and run `electra"
+    ):
+        evaluate_mistakes.arrays_of(tmp_path, row("RTE", 0.5, predictions="predictions/m-glue.npz"))
 
 
 # --- calibration ------------------------------------------------------------------------------------------------------

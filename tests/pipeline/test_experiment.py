@@ -160,6 +160,41 @@ def test_runs_are_arms_by_budgets_by_seeds_smallest_budget_first() -> None:
     assert [run.identity.seed for run in runs[:4]] == [5, 5, 5, 6]
 
 
+ONE = ("budgets=null", "arms=[{objective: bert, learning_rate: 1}]")
+BRANCHES = "training.schedule={kind: wsd, warmup_fraction: 0.1, decay_fraction: 0.2, branches: true}"
+
+
+def test_trunks_come_before_their_branches() -> None:
+    runs = experiment(BRANCHES, "budgets=[4e11, 8e11, 1.2e12]", "seeds=2").runs(manifest())
+    names = [
+        f"{arm}-{budget}-s{seed}"
+        for budget in ("1.20e+12", "4.00e+11", "8.00e+11")
+        for seed in (0, 1)
+        for arm in ("electra", "bert", "roberta")
+    ]
+    assert [run.name for run in runs] == names
+    assert [run.placement.trunk for run in runs] == [None] * 6 + [f"../{trunk}" for trunk in names[:6] * 2]
+    for trunk, small, middle in zip(runs[:6], runs[6:12], runs[12:], strict=True):
+        assert trunk.placement.save_at == [small.first_step, middle.first_step]
+        assert small.first_step == small.steps - round(0.2 * small.steps)
+        assert {run.identity.schedule.warmup_steps for run in (trunk, small, middle)} == {round(0.1 * small.steps)}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ((BRANCHES.replace("wsd", "linear"),), "training.schedule: branches need a rate that stays until the decay"),
+        ((BRANCHES, *ONE, "steps=50"), "training.schedule.branches is for budgets; give budgets, or set it to false"),
+        ((BRANCHES, "arms=[{objective: electra_two_stage, learning_rate: 1}]"), "has two stages"),
+        ((BRANCHES, "arms=[{objective: bert, learning_rate: 1, init_from: x}]"), "begins with the weights of others"),
+    ],
+)
+def test_what_has_no_trunk_is_refused(overrides: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        experiment(*overrides)
+    assert sentence in str(caught.value)
+
+
 def test_every_arm_gets_its_budget_within_half_a_step() -> None:
     for run in experiment().runs(manifest()):
         assert abs(run.steps * run.flops_per_step - run.budget) <= run.flops_per_step / 2
@@ -172,9 +207,6 @@ def test_flops_of_the_roberta_arm_by_hand() -> None:
     body = 2 * (2 * 128 * (4 * 128 + 2 * 512) * 100 + 4 * 128 * 100**2)
     head = 15 * 2 * 128 * (128 + 8192)
     assert run.flops_per_step == pytest.approx(3 * 32 * (body + head), rel=1e-12)
-
-
-ONE = ("budgets=null", "arms=[{objective: bert, learning_rate: 1}]")
 
 
 def test_steps_in_place_of_budgets_are_one_arms(tmp_path: Path) -> None:

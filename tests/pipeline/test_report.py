@@ -1,5 +1,6 @@
 """The report of a written-out experiment: its numbers, its honesty, and that it stands by itself."""
 
+import csv
 import dataclasses
 import json
 import re
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import matthews_corrcoef
 
-from pipeline import analysis, gather, report
+from pipeline import analysis, descriptions, drawings, figures, figures_training, gather, report, suites
 from tests.pipeline import fake_experiment
 from tests.pipeline.report_page import json_of, page_of, suite_of
 
@@ -61,19 +62,23 @@ def test_matthews_is_recomputed_from_the_answers(written: Path) -> None:
     assert cell["tasks"]["CoLA"]["value"] == pytest.approx(expected, abs=1e-9)
 
 
-def test_the_table_shows_what_the_json_holds(written: Path) -> None:
-    page, cells = page_of(written), suite_of(json_of(written), "probes")["cells"]
-    table = next(t for t in page.tables if "spent FLOPs" in " ".join(t[0]) and "sentence_order" in " ".join(t[0]))
+def test_the_tables_show_what_the_json_holds(written: Path) -> None:
+    page, found = page_of(written), json_of(written)
+    cells = suite_of(found, "probes")["cells"]
+    table = next(t for t in page.tables if t[0][2].startswith("mean") and "sentence_order" in " ".join(t[0]))
     header = " ".join(table[0])
     assert "n = 2,400" in header and "n = 1,500" in header and "bigram_shift" not in header
     assert "majority 50." in header
     assert len(table) == 1 + len(cells)
     for row, cell in zip(table[1:], cells, strict=True):
-        text = " ".join(" ".join(row).split())
-        assert text.startswith(cell["arm"])
-        assert f"{100 * cell['mean']['value']:.1f}" in text
-        assert f"{100 * cell['flops_counted'] / cell['budget']:.2f} %" in text
-        assert f"{cell['tokens']:,.0f}" in text
+        assert " ".join(row).startswith(cell["arm"])
+        assert row[2].startswith(f"{100 * cell['mean']['value']:.1f}")
+    ledgers = next(t for t in page.tables if "spent FLOPs" in " ".join(t[0]))
+    for row, run in zip(ledgers[1:], found["runs"], strict=True):
+        assert row[0].strip() == run["name"]
+        assert row[1].strip() == f"{run['done']['tokens']:,.0f}"
+        assert f"{100 * run['done']['flops_counted'] / run['budget']:.2f} %" in row[2]
+        assert "1.000 ×" in row[3]
 
 
 def test_bigram_shift_stands_apart_with_the_reason(written: Path) -> None:
@@ -113,7 +118,8 @@ def test_ids_are_unique_and_references_resolve(written: Path) -> None:
 def test_every_figure_is_described_and_has_its_data(written: Path) -> None:
     page = page_of(written)
     drawings = [attributes for tag, attributes in page.tags if tag == "svg"]
-    assert len(drawings) == 5  # two a suite, and the losses
+    # of a suite: curve, tokens and hours, tasks, frontier; and the losses
+    assert len(drawings) == 2 * 4 + 1
     assert all(a.get("role") == "img" and len(a.get("aria-label") or "") > 80 for a in drawings)
     label = next(
         a["aria-label"]
@@ -121,7 +127,7 @@ def test_every_figure_is_described_and_has_its_data(written: Path) -> None:
         if "source_topic" not in (a["aria-label"] or "") and "61.0" in (a["aria-label"] or "")
     )
     assert label is not None and "electra: 50.0" in label
-    assert sum(tag == "details" for tag, _ in page.tags) == 3
+    assert page.text.count("Data of this figure") == len(drawings)
 
 
 def test_the_losses_are_said_not_to_be_comparable(written: Path) -> None:
@@ -151,18 +157,78 @@ def test_what_was_run_is_there(written: Path) -> None:
     assert json_of(written)["corpus"]["sha256"] in text
 
 
+def rows_of(out: Path, name: str) -> list[dict[str, str]]:
+    with (out / "report" / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_csv_files_hold_what_the_json_and_the_records_hold(written: Path) -> None:
+    suites = {suite["name"]: suite for suite in json_of(written)["suites"]}
+    scores = rows_of(written, "scores.csv")
+    assert len(scores) == 6 * (1 + 3) * 2  # cells × (mean and tasks) × suites
+    for row in scores:
+        cells = suites[row["suite"]]["cells"]
+        cell = next(c for c in cells if c["arm"] == row["arm"] and c["budget"] == float(row["budget"]))
+        figure = cell["mean"] if row["task"] == "mean" else cell["tasks"][row["task"]]
+        assert [float(row[end]) for end in ("score", "low", "high")] == [figure[k] for k in ("value", "low", "high")]
+        assert (float(row["tokens"]), row["flops_paper"]) == (cell["tokens"], "")  # not recorded in these runs
+    runs = rows_of(written, "runs.csv")
+    assert [row["run"] for row in runs] == [run["name"] for run in json_of(written)["runs"]]
+    assert float(runs[0]["device_hours"]) == pytest.approx(0.05 * 305 * 2 / 3600)
+    lines = [row for row in rows_of(written, "curves.csv") if row["run"] == "electra-4.00e+11-s0"]
+    expected = fake_experiment.metric_lines("electra", 305, fake_experiment.START, 8)
+    auc = [(float(row["flops"]), float(row["value"])) for row in lines if row["quantity"] == "heldout/rtd_auc"]
+    values = [line["values"] for line in expected if "heldout/rtd_auc" in line["values"]]
+    assert auc == [(one["flops"], one["heldout/rtd_auc"]) for one in values]
+
+
+def test_the_learning_signal_is_told_with_the_paper_s_figures(written: Path) -> None:
+    page = page_of(written)
+    for part in (
+        "learns from 76 positions and replaced-token detection from all 512: 6.7 times as many",
+        "at most 1,132 (76 × log₂ 30,522) against at most 512 (0.45 times as many)",
+        "0.33 bit at 6 % replaced",
+    ):
+        assert part in page.text, part
+    table = next(t for t in page.tables if t[1][0].startswith("MLM, 15 %"))
+    assert [cell.strip() for cell in table[4][:5]] == ["bert", "4 × 10¹¹", "120.0", "18.0", "234.0"]
+
+
+def test_blimp_is_drawn_beside_the_first_suite_that_is_told_task_by_task(written: Path) -> None:
+    probes, glue = analysis.analyse(gather.read(written)).suites[::-1]
+    blimp = dataclasses.replace(glue, name="blimp", tasks=[glue.tasks[0]] * 13)
+    assert drawings.beside(glue, [glue, probes, blimp]) == [blimp]
+    assert drawings.beside(probes, [glue, probes, blimp]) == []
+    assert drawings.beside(blimp, [blimp]) == []
+    text = descriptions.multiples_text(glue, [blimp])
+    assert "BLiMP: electra" in text and text.startswith("4 line charts")
+
+
+def test_a_floor_far_below_the_scores_is_not_drawn() -> None:
+    close = [suites.Figure(value=0.55, low=0.5, high=0.6)]
+    assert figures.floor_is_drawn(0.41, close)
+    assert not figures.floor_is_drawn(0.39, close)
+
+
+def test_a_long_line_is_drawn_through_the_means_of_its_stretches() -> None:
+    points = [(float(x), float(x % 2)) for x in range(1, 401)]
+    assert figures_training.stretches(points, 400) == points
+    assert figures_training.stretches(points, 100) == [(4.0 * (i + 1), 0.5) for i in range(100)]
+
+
 def test_the_main_figure_is_also_a_file(written: Path) -> None:
     svg = (written / "report" / "curve.svg").read_text()
     assert svg.startswith("<svg") and "xmlns=" in svg
     assert re.search(r'width="[\d.]+pt" height="[\d.]+pt"', svg)
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_bytes(out: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     shutil.copytree(out, again)
     for one in (out, again):
         report.write(one)
-    for name in ("report.html", "report.json", "curve.svg"):
+    for name in ("report.html", "report.json", "scores.csv", "runs.csv", "curves.csv", "curve.svg"):
         assert (out / "report" / name).read_bytes() == (again / "report" / name).read_bytes()
 
 

@@ -37,7 +37,7 @@ def test_trained_but_not_evaluated(out: Path) -> None:
     report.write(out)
     assert json_of(out)["suites"] == []
     assert any("No checkpoint was evaluated yet" in sentence for sentence in json_of(out)["missing"])
-    assert "Held-out losses" in page_of(out).text
+    assert "Held-out figures at the last step." in page_of(out).text
 
 
 def test_without_corpus_and_configuration(out: Path, undrawn: None) -> None:
@@ -115,4 +115,4 @@ def test_answers_of_one_document_make_wider_intervals_and_are_said_to(out: Path,
     cell = next(c for c in suite_of(json_of(out), "probes")["cells"] if c["budget"] == 4e11 and c["arm"] == "electra")
     figure = cell["tasks"]["sentence_order"]
     assert figure["high"] - figure["low"] == pytest.approx(2 * 1.96 * (0.6 * 0.4 / 600) ** 0.5, rel=0.08)
-    assert "bootstrap intervals over documents (all examples of a document together)" in page_of(out).text
+    assert "intervals over documents (all examples of a document together)" in page_of(out).text

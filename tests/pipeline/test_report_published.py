@@ -1,5 +1,6 @@
 """What may stand beside GLUE and the probes in a report: models that are no arms, tasks without a mean, BLiMP."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline import analysis, gather, report, wording
+from pipeline import analysis, figures_reference, gather, report, wording
+from pipeline import published as published_models
 from tests.pipeline import fake_experiment
 from tests.pipeline.report_page import Page
 
@@ -71,6 +73,39 @@ def test_the_figure_names_it(out: Path) -> None:
     assert "half-known" not in drawn
 
 
+def test_the_paper_s_models_stand_beside_glue_under_its_own_count(out: Path, undrawn: None) -> None:
+    for path in out.glob("runs/*/done.json"):
+        fake_experiment.change(path, flops_paper=3e12)
+    report.write(out)
+    page = Page((out / "report" / "report.html").read_text())
+    (table,) = [table for table in page.tables if table[1][0].startswith("ELMo")]
+    rows = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in table[1:]}
+    assert rows["ELECTRA-Small"][:5] == ["14M", "1.294 × 10¹⁸", "1.4 × 10¹⁸", "79.9", "–"]
+    # of CoLA, MRPC and RTE, which this experiment has: (69.1 + 90.8 + 88.0) / 3
+    assert rows["ELECTRA-1.75M"][:5] == ["335M", "3.114 × 10²¹", "3.1 × 10²¹", "89.5", "82.6"]
+    assert rows["electra"][1] == "3.000 × 10¹²"
+    found = json.loads((out / "report" / "report.json").read_text())
+    assert found["suites"][0]["cells"][0]["flops_paper"] == 3e12
+    assert len(found["reference"]) == len(published_models.MODELS)
+
+
+def test_without_flops_by_the_paper_s_count_nothing_is_laid_beside_it(out: Path) -> None:
+    (suite,) = analysis.analyse(gather.read(out)).suites
+    assert {cell.flops_paper for cell in suite.cells} == {None}
+    assert figures_reference.reference(suite, published_models.MODELS) is None
+
+
+@pytest.mark.slow
+def test_the_reference_names_every_model_and_breaks_the_axis_where_they_are_far(out: Path) -> None:
+    (suite,) = analysis.analyse(gather.read(out)).suites
+    for flops, panels in ((3e12, 2), (3e17, 1)):
+        cells = [dataclasses.replace(cell, flops_paper=flops * (1 + index)) for index, cell in enumerate(suite.cells)]
+        drawn = figures_reference.reference(dataclasses.replace(suite, cells=cells), published_models.MODELS)
+        assert drawn is not None
+        assert all(f"{model.name}  {model.glue}" in drawn for model in published_models.MODELS)
+        assert drawn.count("clipPath id") == panels
+
+
 def test_tasks_outside_every_mean_are_told_of_one_by_one(out: Path) -> None:
     """A score of two quantities would be none."""
     rows = [row for row in fake_experiment.read_results_file(out) if row["budget"] is not None]
@@ -121,7 +156,7 @@ def test_minimal_pairs_are_told_by_their_mean_and_scorer(tmp_path: Path, undrawn
     assert wording.suite_title(blimp) == "BLiMP: mean of 14 paradigms"
     report.write(out)
     page = Page((out / "report" / "report.html").read_text())
-    tables = [table for table in page.tables if table[0][-1].startswith("mean") and len(table[0]) == 6]
+    tables = [table for table in page.tables if table[0][2].startswith("mean") and len(table[0]) == 4]
     assert [len(table) for table in tables] == [1 + 6, 1 + 2]  # no column a paradigm
     whole = gather.condensed(rows)
     assert len(whole) == len(rows) - 8 * 14 + 8

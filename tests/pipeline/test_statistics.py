@@ -1,12 +1,17 @@
 """The statistics against cases that can be computed by hand."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
+from scipy.stats import t as student_t
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from data_prep.errors import DataError
 from pipeline.resampling import Estimate, Fit, resampled_scores
+from pipeline.seed_noise import Scores, noise
 from pipeline.statistics import (
     bootstrap,
     flops_needed,
@@ -176,25 +181,96 @@ def test_other_examples_are_drawn_independently() -> None:
     assert difference.samples.std() == pytest.approx(single * 2**0.5, rel=0.03)
 
 
-def test_fine_tuning_seeds_add_their_own_spread() -> None:
-    """Two seeds, all right and all wrong: the draw of seeds gives 0, ½, ½, 1 whatever the examples."""
-    label, _ = right_share(20, 20)
-    fits = [make_fit(label, label), make_fit(label, [1 - value for value in label], finetune_seed=1)]
-    found = bootstrap({"a": fits}, replicates=20_000)["a"]["t"]
-    assert found.value == 0.5
-    assert found.samples.std() == pytest.approx((0.5 * 0.25 + 0.5 * 0.0) ** 0.5, rel=0.03)
-
-
-def test_a_pre_training_seed_is_drawn_for_all_tasks_at_once() -> None:
-    """Seed 0 all right and seed 1 all wrong on both tasks: the mean over tasks keeps the spread of one task."""
-    label, _ = right_share(20, 20)
-    wrong = [1 - value for value in label]
-    fits = [
-        make_fit(label, label if seed == 0 else wrong, task=task, seed=seed) for task in ("t", "u") for seed in (0, 1)
+def of_values(values: Sequence[float], *, task: str = "t", finetuned: bool = False) -> list[Fit]:
+    """A fit a seed, of pre-training or of fine-tuning, that scores the value on every example: examples add nothing."""
+    return [
+        Fit(
+            task=task,
+            metric="mean",
+            seed=0 if finetuned else seed,
+            finetune_seed=seed if finetuned else 0,
+            label=np.zeros(4),
+            prediction=np.full(4, value),
+        )
+        for seed, value in enumerate(values)
     ]
-    found = bootstrap({"a": fits}, replicates=20_000)["a"]
-    assert np.array_equal(found["t"].samples, found["u"].samples)
-    assert mean(list(found.values())).samples.std() == pytest.approx(0.125**0.5, rel=0.03)
+
+
+FIVE = [0.50, 0.52, 0.47, 0.55, 0.51]
+
+
+@pytest.mark.parametrize("finetuned", [False, True])
+def test_seeds_alone_give_the_textbooks_t_interval(finetuned: bool) -> None:
+    found = bootstrap({"a": of_values(FIVE, finetuned=finetuned)}, replicates=200_000)["a"]["t"]
+    half = student_t.ppf(0.975, df=4) * np.std(FIVE, ddof=1) / 5**0.5  # 2.776 × .0291 / 2.236 = .0361
+    assert found.value == pytest.approx(0.51)
+    assert found.interval() == pytest.approx((0.51 - half, 0.51 + half), abs=0.02 * half)
+
+
+def test_cells_of_a_pool_have_the_pooled_spread_and_all_degrees_of_freedom() -> None:
+    """Variances .0008 of two and .0002 of two, one degree each: together .0005 with two."""
+    cells = {("a", 1.0): of_values([0.50, 0.54]), ("a", 2.0): of_values([0.60, 0.62])}
+    found = bootstrap(cells, pool=lambda cell: cell[0], replicates=200_000)
+    half = student_t.ppf(0.975, df=2) * (0.0005 / 2) ** 0.5
+    for name, value in ((("a", 1.0), 0.52), (("a", 2.0), 0.61)):
+        assert found[name]["t"].interval() == pytest.approx((value - half, value + half), abs=0.02 * half)
+    apart = found[("a", 1.0)]["t"].samples - 0.52, found[("a", 2.0)]["t"].samples - 0.61
+    assert abs(np.corrcoef(np.sign(apart))[0, 1]) < 0.01  # they share their spread, not their deviations
+
+
+def test_a_cell_of_one_seed_has_the_spread_of_its_pool() -> None:
+    cells = {("a", 1.0): of_values(FIVE), ("a", 2.0): of_values([0.7])}
+    found = bootstrap(cells, pool=lambda cell: cell[0], replicates=200_000)[("a", 2.0)]["t"]
+    half = student_t.ppf(0.975, df=4) * np.std(FIVE, ddof=1)
+    assert found.interval() == pytest.approx((0.7 - half, 0.7 + half), abs=0.02 * half)
+
+
+def test_pre_training_seeds_leave_fine_tuning_seeds_nothing_to_add() -> None:
+    """The spread of the means of seeds has that of fine-tunings within it."""
+    fits = [
+        replace(fit, seed=seed, finetune_seed=number)
+        for seed, pair in enumerate([(0.4, 0.6), (0.45, 0.65)])
+        for number, fit in enumerate(of_values(pair))
+    ]
+    found = bootstrap({"a": fits}, replicates=200_000)["a"]["t"]
+    half = student_t.ppf(0.75, df=1) * np.std([0.5, 0.55], ddof=1) / 2**0.5  # quartiles: the tails of t with 1 are wild
+    assert np.percentile(found.samples, [25, 75]) == pytest.approx([0.525 - half, 0.525 + half], abs=0.03 * half)
+
+
+def test_seeds_and_examples_add_up() -> None:
+    label, prediction = right_share(400, 300)
+    fits = [make_fit(label, prediction, seed=seed) for seed in range(2)]
+    fits += [make_fit(*right_share(400, right), seed=seed) for right, seed in ((290, 2), (310, 3))]
+    found = bootstrap({"a": fits}, replicates=200_000)["a"]["t"]
+    of_seeds = np.var([0.75, 0.75, 0.725, 0.775], ddof=1) / 4 * 3 / 1  # the variance of t with 3 is 3 / (3 − 2)
+    assert found.samples.var() == pytest.approx(of_seeds + 0.75 * 0.25 / 400, rel=0.1)
+
+
+def test_what_seeds_owe_to_the_examples_is_not_counted_twice() -> None:
+    """Squares of .0008 of which examples explain half: the quartiles of t with 1 are ± its scale, √(.0004 / 2)."""
+    scores = Scores(
+        ["t"], np.array([[0.50], [0.54]]), np.array([0.0004]), {"t": np.zeros(2)}, {"t": 0.0}, {"t": 2}, {"t": 0}
+    )
+    moved_B = noise({"a": scores}, str, 200_000, 0)["a"][:, 0]
+    assert np.percentile(moved_B, [25, 75]) == pytest.approx([-(0.0002**0.5), 0.0002**0.5], rel=0.03)
+
+
+def test_seeds_apart_by_their_examples_alone_add_nothing() -> None:
+    """Two seeds of 400 examples, wrong on 99 and on 101 others: examples score .5 or 1, the error is √(.0625/400)."""
+    label = [0] * 400
+    first = [1] * 99 + [0] * 301
+    second = [0] * 99 + [1] * 101 + [0] * 200
+    fits = [make_fit(label, answers, seed=seed) for seed, answers in enumerate((first, second))]
+    found = bootstrap({"a": fits}, replicates=20_000)["a"]["t"]
+    assert found.value == 0.75
+    assert found.samples.std() == pytest.approx((0.0625 / 400) ** 0.5, rel=0.03)
+
+
+def test_a_pre_training_seed_moves_all_tasks_at_once() -> None:
+    """The same deviations on both tasks: the mean over tasks keeps the spread of one task."""
+    found = bootstrap({"a": of_values(FIVE) + of_values(FIVE, task="u")}, replicates=1000)["a"]
+    assert np.allclose(found["t"].samples, found["u"].samples)
+    assert mean(list(found.values())).samples.std() == pytest.approx(found["t"].samples.std())
 
 
 def test_mean_over_tasks_is_unweighted() -> None:

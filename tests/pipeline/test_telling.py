@@ -60,6 +60,19 @@ def test_a_first_beginning_is_no_news_and_a_second_one_is(run: Path) -> None:
     assert said(console) == ["train: x: begins again at step 0"]
 
 
+def test_where_a_branch_leaves_its_trunk_is_told(run: Path) -> None:
+    console, trunk = plain(), {"run": "big", "planned": 40, "step": 40, "flops": 1e9}
+    append_events(run, [{"event": "started", "step": 40, "from": None, "passed_over": []}])
+    teller = Teller(console, [run])
+    for step in (40, 0):
+        append_events(run, [{"event": "started", "step": step, "from": None, "trunk": {**trunk, "step": step}}])
+        teller.look()
+    assert said(console) == [
+        "train: x: branched off big at step 40",
+        "train: x: began at step 0, since big keeps no checkpoint up to step 40",
+    ]
+
+
 def test_a_line_that_is_being_written_is_told_when_it_is_whole(run: Path) -> None:
     console = plain()
     teller = Teller(console, [run])

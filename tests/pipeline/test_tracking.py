@@ -1,120 +1,26 @@
-"""The mirror against MLflow's own SQLite file, read back with plain SQL."""
+"""What the mirror says of runs, fine-tunings and the experiment: MLflow's own SQLite file, read back with plain SQL."""
 
 import json
 import shutil
-import socket
 import sqlite3
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from data_prep import manifest as manifests
 from data_prep.errors import DataError, PreflightError
-from pipeline import tracking_cursor
-from pipeline.mlflow_store import Store
+from pipeline import tracking_cursor, tracking_records
 from pipeline.tracking import sync
 from tests.pipeline import fake_experiment
+from tests.pipeline.mlflow_rows import everything, history, of_parent, rows, status
 from training.arms import ElectraArm, NetworkGenerator
 
 STEPS = round(fake_experiment.BUDGETS[0] / fake_experiment.FLOPS_PER_STEP["electra"])
 
 
-class Warnings:
-    """A console that keeps what it was told."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.texts.append(text)
-
-
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated store without runs: making its tables takes seconds, copying it none."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    Store(f"sqlite:///{path}", "unrelated", path.parent / "files")
-    return path
-
-
 @pytest.fixture
-def out(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An experiment of one finished run with a fine-tuning, and a store."""
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    folder = tmp_path / "experiment"
-    manifest = fake_experiment.write_corpus(folder)
-    (folder / "config.yaml").write_text("name: tiny\narms: [{objective: electra}]\nbudgets: [4.0e+11]\n")
-    fake_experiment.write_run(
-        folder, "electra", 0, manifest.sha256, start=fake_experiment.START, steps_logged=20, done=True
-    )
-    result = fake_experiment.write_result(folder, "electra", 0, "probes", "sentence_order", 1440)
-    fake_experiment.write_results_file(folder, [result])
-    shutil.copy(empty_store, folder / "mlflow.db")
-    return folder
-
-
-def rows(out: Path, query: str) -> list[tuple[Any, ...]]:
-    with sqlite3.connect(out / "mlflow.db") as database:
-        return sorted(database.execute(query).fetchall())
-
-
-def everything(out: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """All that the store knows of runs."""
-    return {
-        "runs": rows(out, "select run_uuid, name, status, start_time, end_time from runs"),
-        "metrics": rows(out, "select run_uuid, key, value, timestamp, step, is_nan from metrics"),
-        "params": rows(out, "select run_uuid, key, value from params"),
-        "tags": rows(out, "select run_uuid, key, value from tags"),
-    }
-
-
-def history(out: Path, key: str, kind: str = "training") -> list[tuple[Any, ...]]:
-    """(step, value, timestamp) of a metric over all runs of a kind, in order."""
-    return rows(
-        out,
-        f"select m.step, m.value, m.timestamp from metrics m join tags t on t.run_uuid = m.run_uuid "
-        f"where m.key = '{key}' and t.key = 'electra.kind' and t.value = '{kind}'",
-    )
-
-
-def happened(run: Path, *events: tuple[str, int]) -> None:
-    """Append events, each with the step that a restart would then resume at."""
-    key = {"rollback": "to_step"}
-    with open(run / "events.jsonl", "a", encoding="utf-8") as file:
-        for name, step in events:
-            file.write(json.dumps({"time": time.time(), "event": name, key.get(name, "step"): step}) + "\n")
-
-
-def write_lines(run: Path, attempt: int, lines: list[dict[str, Any]]) -> None:
-    (run / "metrics" / f"A-{attempt:05d}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def unfinished(out: Path, logged: int) -> tuple[Path, list[dict[str, Any]], str]:
-    """The run, all its lines and its `done.json`, when it has logged so many lines of them."""
-    run = out / "runs" / "electra-4.00e+11-s0"
-    fake_experiment.write_results_file(out, [])
-    done = (run / "done.json").read_text()
-    (run / "done.json").unlink()
-    lines = [json.loads(line) for line in (run / "metrics" / "A-00000.jsonl").read_text().splitlines()]
-    write_lines(run, 0, lines[:logged])
-    return run, lines, done
-
-
-def status(out: Path, kind: str = "training") -> list[str]:
-    return [
-        row[0]
-        for row in rows(
-            out,
-            "select r.status from runs r join tags t on t.run_uuid = r.run_uuid "
-            f"where t.key = 'electra.kind' and t.value = '{kind}'",
-        )
-    ]
-
-
-def of_parent(out: Path) -> list[str]:
-    """Names of the metrics under which a training run carries its fine-tunings' scores."""
-    return [name for (name,) in rows(out, "select distinct key from metrics where key like 'eval/%'")]
+def out(tracked: Path) -> Path:
+    return tracked
 
 
 def test_every_line_arrives_with_its_own_step_time_and_value(out: Path) -> None:
@@ -133,11 +39,13 @@ def test_a_run_tells_what_it_is(out: Path) -> None:
     sync(out)
     params = dict(rows(out, "select key, value from params"))
     tags = dict(rows(out, "select key, value from tags"))
-    assert params["identity.model.hidden_size"] == "128"
+    assert params["identity.model.hidden_size"] == "16"
     assert params["placement.zero_stage"] == "1"
     assert params["budget"] == "400000000000.0"
     assert tags["electra.tokenizer_sha256"] == "f" * 64
     assert tags["electra.objective"] == "electra"
+    assert (tags["electra.budget"], tags["electra.seed"], tags["electra.stage"]) == ("4e+11", "0", "main")
+    assert tags["electra.code"] == tracking_records.code_version()["electra.code"]
     assert (
         tags["electra.manifest_sha256"]
         == json.loads((out / "runs" / "electra-4.00e+11-s0" / "run.json").read_text())["identity"]["manifest_sha256"]
@@ -202,168 +110,10 @@ def test_configuration_and_report_are_artifacts_under_the_experiment(
     sync(out)
     (out / "report" / "report.html").write_text("second")
     sync(out)
-    assert sorted(path.name for path in out.glob("mlartifacts/*/artifacts/*")) == [
-        "config.yaml",
-        "manifest.json",
-        "report.html",
-    ]
+    attached = sorted(path.name for path in out.glob("mlartifacts/*/artifacts/*"))
+    assert attached == ["config.yaml", "done.json", "manifest.json", "report.html", "run.json"]
     assert next(out.glob("mlartifacts/*/artifacts/report.html")).read_text() == "second"
     assert list(elsewhere.iterdir()) == []
-
-
-@pytest.mark.parametrize("forget", [False, True], ids=["cursor kept", "cursor deleted"])
-def test_syncing_again_changes_nothing(out: Path, forget: bool) -> None:
-    assert sync(out).points > 200
-    before = everything(out)
-    if forget:
-        (out / tracking_cursor.FILE_NAME).unlink()
-    assert sync(out).points == 0
-    assert everything(out) == before
-
-
-def test_mlflow_takes_a_replayed_batch_once(out: Path) -> None:
-    """Without cursor and without asking what arrived: the promise rests on MLflow's own key."""
-    sync(out)
-    before = everything(out)
-    (out / tracking_cursor.FILE_NAME).unlink()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Store, "sent", lambda self, key, name: set())
-        patch.setattr(Store, "finished", lambda self, key: False)
-        assert sync(out).points > 200
-    assert everything(out) == before
-
-
-@pytest.mark.parametrize("requests", [1, 2, 3])
-def test_a_sync_that_was_cut_off_is_completed(out: Path, empty_store: Path, requests: int) -> None:
-    """Killed after any of its requests, then done again: the same store, but for ids."""
-
-    def without_ids(found: dict[str, list[tuple[Any, ...]]]) -> dict[str, list[tuple[Any, ...]]]:
-        return {
-            name: sorted(row[1:] for row in table if row[1] not in ("mlflow.parentRunId",))
-            for name, table in found.items()
-        }
-
-    class Killed(BaseException):
-        pass
-
-    count, send = 0, Store._send
-
-    def cut_off(self: Store, key: str, points: Any) -> None:
-        nonlocal count
-        if count == requests:
-            raise Killed
-        count += 1
-        send(self, key, points)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.mlflow_store._METRICS_PER_REQUEST", 100)
-        patch.setattr(Store, "_send", cut_off)
-        with pytest.raises(Killed):
-            sync(out)
-    sync(out)
-    completed = without_ids(everything(out))
-    whole = out.parent / "whole"
-    shutil.copytree(out, whole, ignore=shutil.ignore_patterns("mlflow.db", tracking_cursor.FILE_NAME, "mlartifacts"))
-    shutil.copy(empty_store, whole / "mlflow.db")
-    sync(whole)
-    assert completed == without_ids(everything(whole))
-
-
-def test_a_run_a_dead_driver_left_is_closed_then_reopened_then_finished(out: Path) -> None:
-    """Steps that a restart repeats are in the history once, as the attempt that survived wrote them."""
-    run, lines, done = unfinished(out, 12)
-    happened(run, ("started", 0), ("saved", lines[3]["step"]), ("saved", lines[7]["step"]), ("save_failed", 10**6))
-    sync(out, training=True)
-    assert status(out) == ["RUNNING"]
-    assert [step for step, *_ in history(out, "flops")] == [line["step"] for line in lines[:8]]
-    sync(out)
-    assert status(out) == ["KILLED"]
-    assert rows(out, "select end_time from runs where status = 'KILLED' and name like 'electra-%'") == [
-        (round(lines[11]["time"] * 1000),)
-    ]
-
-    resumed = {"attempt": 1, "resumed_at": lines[7]["step"]}
-    again = [{**line, **resumed, "time": line["time"] + 1000} for line in lines[8:]]
-    happened(run, ("started", lines[7]["step"]))
-    write_lines(run, 1, again[:2])
-    sync(out, training=True)
-    assert status(out) == ["RUNNING"]
-    write_lines(run, 1, again)
-    (run / "done.json").write_text(done)
-    sync(out)
-    assert status(out) == ["FINISHED"]
-    survived = [*lines[:8], *again]
-    assert history(out, "attempt") == [(line["step"], line["attempt"], round(line["time"] * 1000)) for line in survived]
-    assert len(rows(out, "select run_uuid from runs where name like 'electra-%'")) == 1
-
-
-@pytest.mark.parametrize("what", ["rollback", "started"], ids=["a rollback", "a restart from an older checkpoint"])
-def test_lines_that_were_sent_and_then_lost_stay_with_a_superseded_run(out: Path, what: str) -> None:
-    """No step has two values in the run that goes on, and the one that was left says so. Twice over."""
-    run, lines, done = unfinished(out, 12)
-    happened(run, ("started", 0), ("saved", lines[5]["step"]), ("saved", lines[9]["step"]))
-    sync(out, training=True)
-    held = [[line["step"] for line in lines[:10]]]
-    survived = lines[:6]
-    for attempt in (1, 2):
-        happened(run, (what, lines[5]["step"]))
-        sync(out, training=True)  # nothing new yet, nothing replaced yet
-        resumed = {"attempt": attempt, "resumed_at": lines[5]["step"]}
-        again = [{**line, **resumed, "time": line["time"] + 1000 * attempt} for line in lines[6:]]
-        write_lines(run, attempt, again[:4])
-        happened(run, ("saved", lines[8]["step"]))
-        sync(out, training=True)
-        held.append([line["step"] for line in lines[:9]])
-        survived = [*lines[:6], *again]
-    write_lines(run, 2, again)
-    (run / "done.json").write_text(done)
-    result = fake_experiment.write_result(out, "electra", 0, "probes", "sentence_order", 1440)
-    fake_experiment.write_results_file(out, [result])
-    sync(out)
-    held[-1] = [line["step"] for line in lines]
-    found = rows(
-        out,
-        "select t.value, r.status, r.run_uuid from runs r join tags t using (run_uuid) join tags k using (run_uuid) "
-        "where t.key = 'electra.superseded' and k.key = 'electra.kind' and k.value = 'training'",
-    )
-    assert [one[:2] for one in found] == [("false", "FINISHED"), ("true", "KILLED"), ("true", "KILLED")]
-    steps = [
-        [step for (step,) in rows(out, f"select step from metrics where key = 'flops' and run_uuid = '{uuid}'")]
-        for *_, uuid in found
-    ]
-    assert sorted(steps) == sorted(held)
-    live = found[0][2]
-    values = rows(out, f"select step, value, timestamp from metrics where key = 'attempt' and run_uuid = '{live}'")
-    assert values == [(line["step"], line["attempt"], round(line["time"] * 1000)) for line in survived]
-    assert rows(out, "select value from tags where key = 'mlflow.parentRunId'") == [(live,)]
-    before = everything(out)
-    (out / tracking_cursor.FILE_NAME).unlink()
-    assert sync(out).points == 0
-    assert everything(out) == before
-
-
-def test_a_rollback_before_anything_beyond_it_was_sent_makes_no_other_run(out: Path) -> None:
-    run, lines, _ = unfinished(out, 12)
-    happened(run, ("started", 0), ("saved", lines[5]["step"]))
-    sync(out, training=True)
-    happened(run, ("rollback", lines[5]["step"]))
-    write_lines(run, 1, [{**line, "attempt": 1, "resumed_at": lines[5]["step"]} for line in lines[6:9]])
-    happened(run, ("saved", lines[8]["step"]))
-    sync(out, training=True)
-    assert [step for step, *_ in history(out, "flops")] == [line["step"] for line in lines[:9]]
-    assert len(rows(out, "select run_uuid from runs where name like 'electra-%'")) == 1
-
-
-def test_the_mirror_asks_no_store_of_checkpoints(out: Path) -> None:
-    """It runs in the thread that shows progress: a store far away, or one that gives no answer, does not hold it up."""
-    run, lines, _ = unfinished(out, 12)
-    placement = {**json.loads((run / "run.json").read_text())["placement"], "checkpoints": {"to": "s3://127.0.0.1:1/x"}}
-    fake_experiment.change(run / "run.json", placement=placement)
-    happened(run, ("started", 0), ("saved", lines[7]["step"]))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("training.run_folder.store", lambda *_: pytest.fail("a store was opened"))
-        sync(out, training=True)
-    assert [step for step, *_ in history(out, "flops")] == [line["step"] for line in lines[:8]]
 
 
 def test_a_placement_that_changed_is_kept_beside_the_first(out: Path) -> None:
@@ -374,35 +124,6 @@ def test_a_placement_that_changed_is_kept_beside_the_first(out: Path) -> None:
     sync(out)
     assert ("placement.micro_batch", "32") in rows(out, "select key, value from params")
     assert rows(out, "select value from tags where key = 'now.placement.micro_batch'") == [("8",)]
-
-
-def test_an_evaluation_done_anew_supersedes_the_old_one(out: Path) -> None:
-    sync(out)
-    result = fake_experiment.write_result(out, "electra", 0, "probes", "sentence_order", 1500)
-    fake_experiment.write_results_file(out, [{**result, "protocol": {"name": "other"}}])
-    sync(out)
-    children = "from tags where key = 'electra.kind' and value = 'fine-tuning'"
-    assert rows(out, f"select count(*) {children}") == [(2,)]
-    superseded = rows(out, "select run_uuid from tags where key = 'electra.superseded' and value = 'true'")
-    assert len(superseded) == 1
-    assert rows(out, f"select value from metrics where key = 'score' and run_uuid = '{superseded[0][0]}'") == [(0.6,)]
-
-
-def test_going_back_to_the_first_protocol_makes_its_fine_tunings_current_again(out: Path) -> None:
-    """A, B, A: the last A is sent already, and is what the results hold."""
-    first = fake_experiment.read_results_file(out)
-    second = fake_experiment.write_result(out, "electra", 0, "probes", "sentence_order", 1500)
-    second["protocol"] = {"name": "plain", "fingerprint": "b" * 64}
-    for results in (first, [second], first):
-        fake_experiment.write_results_file(out, results)
-        sync(out)
-    query = (
-        "select m.value, t.value from metrics m join tags t on t.run_uuid = m.run_uuid "
-        "where m.key = 'score' and t.key = 'electra.superseded'"
-    )
-    assert rows(out, query) == [(1440 / 2400, "false"), (1500 / 2400, "true")]
-    assert len(of_parent(out)) == 2  # each protocol has its own name: one value a step
-    assert [len(history(out, name)) for name in of_parent(out)] == [1, 1]
 
 
 def test_the_environment_names_the_store(out: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,7 +149,7 @@ def test_a_directory_that_was_moved_keeps_its_history(out: Path, tmp_path: Path)
 def test_the_cursor_does_not_outlive_the_store_it_speaks_of(out: Path) -> None:
     sync(out)
     uri = f"sqlite:///{out / 'mlflow.db'}"
-    assert len(tracking_cursor.load(out, uri)) == 4  # a run, its fine-tuning, which ones are current, the experiment
+    assert len(tracking_cursor.load(out, uri)) == 5  # a run, its fine-tuning, which are current, files
     (out / "mlflow.db").unlink()
     assert tracking_cursor.load(out, uri) == {}
 
@@ -450,36 +171,77 @@ def test_predictions_that_are_gone_are_said(out: Path) -> None:
         sync(out)
 
 
-def test_a_dead_server_costs_one_warning(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    console, started = Warnings(), time.monotonic()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://someone:secret@127.0.0.1:{port}")
-    summary = sync(out, console=console)
-    assert time.monotonic() - started < 10
-    assert not summary.reachable
-    assert len(console.texts) == 1
-    assert f"http://127.0.0.1:{port} cannot be reached" in console.texts[0]
-    assert "secret" not in console.texts[0] + summary.uri + (out / tracking_cursor.FILE_NAME).read_text()
-
-
-def test_a_server_that_never_answers_costs_seconds(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        console, started = Warnings(), time.monotonic()
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        summary = sync(out, console=console)
-    assert time.monotonic() - started < 10
-    assert not summary.reachable
-    assert len(console.texts) == 1
-
-
 def test_a_run_before_its_first_line_is_not_mirrored(out: Path) -> None:
     fake_experiment.write_results_file(out, [])
     shutil.rmtree(out / "runs" / "electra-4.00e+11-s0" / "metrics")
     (out / "runs" / "electra-4.00e+11-s0" / "done.json").unlink()
     assert sync(out).runs == 0
     assert rows(out, "select count(*) from runs") == [(0,)]
+
+
+def test_the_corpus_is_a_data_set_that_two_runs_share(out: Path) -> None:
+    manifest = manifests.load(out / "corpus")
+    fake_experiment.write_run(out, "bert", 0, manifest.sha256, start=fake_experiment.START + 9, steps_logged=4)
+    source = {"kind": "text", "path": "https://someone:secret@example.org/a.txt"}
+    (out / "config.yaml").write_text(json.dumps({"name": "tiny", "arms": [], "corpus": {"sources": [source]}}))
+    sync(out)
+    ((name, digest, kind, described, profile),) = rows(
+        out, "select name, digest, dataset_source_type, dataset_source, dataset_profile from datasets"
+    )
+    assert (name, digest, kind) == ("tiny", manifest.sha256[:36], "local")
+    assert json.loads(described) == {
+        "uri": (out / "corpus").as_uri(),
+        "manifest_sha256": manifest.sha256,
+        "sources": [{"kind": "text", "path": "https://example.org/a.txt"}],
+    }
+    facts = json.loads(profile)
+    assert (facts["train_rows"], facts["train_tokens"], facts["heldout_rows"]) == (25_310, 120 * 25_310, 2_740)
+    found = rows(out, "select r.name from inputs i join runs r on r.run_uuid = i.destination_id")
+    assert found == [("bert-4.00e+11-s0",), ("electra-4.00e+11-s0",)]
+
+
+def test_a_copy_without_history_names_the_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_git(*_: object) -> str:
+        raise OSError("no git")
+
+    monkeypatch.setattr(tracking_records, "_git", no_git)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: {"electra-pretraining": "1.2.3"}[name])
+    assert tracking_records.code_version.__wrapped__() == {"electra.code": "1.2.3"}
+
+
+def test_a_sweep_is_in_the_experiment_it_belongs_to_and_says_so(out: Path) -> None:
+    shutil.copytree(out / "runs", out / "sweep" / "runs")
+    run = out / "sweep" / "runs" / "electra-4.00e+11-s0"
+    fake_experiment.change(run / "run.json", seed=1000)
+    (out / "sweep" / "config.yaml").write_text("name: other\narms: [{objective: electra}]\nbudgets: [4.0e+11]\n")
+    (out / "sweep" / "chosen.json").write_text("{}")
+    summary = sync(out)
+    assert (summary.runs, summary.finetunings) == (2, 1)
+    found = rows(
+        out,
+        "select s.value, n.value from tags s join tags n using (run_uuid) join tags k using (run_uuid) "
+        "where s.key = 'electra.stage' and n.key = 'electra.seed' and k.key = 'electra.kind' and k.value = 'training'",
+    )
+    assert found == [("main", "0"), ("sweep", "1000")]
+    assert rows(out, "select name from experiments where name not in ('Default', 'unrelated')") == [("tiny",)]
+    assert [path.name for path in out.glob("mlartifacts/*/artifacts/chosen.json")] == ["chosen.json"]
+    before = everything(out)
+    assert sync(out / "sweep").points == 0
+    assert everything(out) == before
+    assert not list((out / "sweep").glob("mlflow.db")) + list((out / "sweep").glob(tracking_cursor.FILE_NAME))
+
+
+def test_one_run_can_be_mirrored_alone(out: Path) -> None:
+    manifest = manifests.load(out / "corpus")
+    fake_experiment.write_run(out, "bert", 0, manifest.sha256, start=fake_experiment.START + 9, steps_logged=4)
+    assert sync(out, only="electra-4.00e+11-s0").runs == 1
+    names = "select name from runs where name not in ('sentence_order 0 · electra-4.00e+11-s0')"
+    assert rows(out, names) == [("electra-4.00e+11-s0",)]
+    assert sync(out).runs == 2
+    assert rows(out, names) == [("bert-4.00e+11-s0",), ("electra-4.00e+11-s0",), ("tiny",)]
+
+
+def test_after_its_seconds_nothing_more_is_begun(out: Path) -> None:
+    assert sync(out, seconds=-1.0).points == 0
+    assert rows(out, "select count(*) from runs") == [(0,)]
+    assert sync(out).points > 200

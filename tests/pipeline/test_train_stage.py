@@ -13,7 +13,7 @@ import pytest
 
 import cluster.trainer
 from data_prep.errors import StoppedError
-from pipeline import stages, tracking, train_stage
+from pipeline import stages, tracking, tracking_live, train_stage
 from pipeline.console import Console
 from pipeline.folder import Folder
 from pipeline.place import Place
@@ -190,7 +190,7 @@ def test_a_run_that_was_asked_to_stop_is_no_longer_running_for_mlflow(
         raise StoppedError("stopped")
 
     monkeypatch.setattr(tracking, "sync", sync)
-    monkeypatch.setattr(train_stage, "MIRROR_SECONDS", 0.0)
+    monkeypatch.setattr(tracking_live, "MIRROR_SECONDS", 0.0)
     with pytest.raises(StoppedError):
         train(place, monkeypatch, work)
     assert told == [True, False]
@@ -222,6 +222,6 @@ def test_a_file_that_cannot_be_read_for_a_moment_does_not_end_the_mirror(
         return SimpleNamespace(reachable=True)
 
     monkeypatch.setattr(tracking, "sync", sync)
-    monkeypatch.setattr(train_stage, "MIRROR_SECONDS", 0.0)
+    monkeypatch.setattr(tracking_live, "MIRROR_SECONDS", 0.0)
     train(place, monkeypatch, lambda run_dir: [attempt(run_dir) for _ in range(3)])
     assert len(tried) == 3

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from pipeline import analysis, figures, gather, wording
+from pipeline import analysis, coverage, figure_parts, figures, gather, wording
 from pipeline.statistics import Multiplier
 from pipeline.suites import ArmMultiplier, Difference, Figure, Suite
 from tests.pipeline import fake_experiment
@@ -42,7 +42,9 @@ def test_the_only_budget_is_not_called_the_largest(probes: Suite) -> None:
 
 
 def difference(low: float, value: float, high: float) -> Difference:
-    return Difference(arm="electra", baseline="bert", budget=1e12, difference=Figure(value=value, low=low, high=high))
+    return Difference(
+        arm="electra", baseline="bert", budget=1e12, seeds=1, difference=Figure(value=value, low=low, high=high)
+    )
 
 
 def test_a_difference_is_resolved_only_when_its_interval_leaves_out_zero() -> None:
@@ -63,11 +65,11 @@ def with_seeds(suite: Suite, seeds: list[int], tuned: tuple[int, int] = (1, 1)) 
 def test_the_caution_says_what_the_intervals_hold(probes: Suite) -> None:
     once = wording.caution([with_seeds(probes, [1] * 6)])
     assert once == (
-        "The intervals come from drawing anew examples, and cover nothing else. Every arm was pre-trained once at a "
+        "The intervals are over examples, and cover nothing else. Every arm was pre-trained once at a "
         "budget, so there they cannot tell an objective from the luck of one seed, and no arm is declared better here."
     )
     tuned = wording.caution([with_seeds(probes, [1] * 6, (2, 3))])
-    assert "drawing anew examples and 2 to 3 fine-tuning seeds, and cover nothing else. Every arm was" in tuned
+    assert "over examples and 2 to 3 fine-tuning seeds, and cover nothing else. Every arm was" in tuned
     thrice = wording.caution([with_seeds(probes, [3] * 6)])
     assert "examples and 3 pre-training seeds" in thrice
     assert "once" not in thrice and "nothing else" not in thrice
@@ -110,8 +112,24 @@ def test_degenerate_fine_tunings_are_counted_in_the_summary(probes: Suite) -> No
     ],
 )
 def test_multipliers_in_words(multiplier: Multiplier, expected: str) -> None:
-    sentence = wording.multiplier_sentence(ArmMultiplier(arm="electra", baseline="bert", multiplier=multiplier))
+    sentence = wording.multiplier_sentence(
+        ArmMultiplier(arm="electra", baseline="bert", seeds=1, multiplier=multiplier)
+    )
     assert expected in sentence
+
+
+def test_the_simulated_coverage_stands_beside_intervals(probes: Suite) -> None:
+    two = coverage.of(2)
+    assert two is not None
+    for kind in ("score", "difference", "multiplier"):
+        assert wording.covered(2, kind) == f"{100 * two.share(kind):.0f} % at 2 seeds"
+    assert wording.covered(4, "score").endswith("at 3 seeds")  # the next fewer that were simulated
+    assert wording.covered(1, "score") == "no claim: one seed"
+    said = wording.caution([with_seeds(probes, [2] * 6)])
+    assert (
+        f"simulated experiments with 2 seeds, such intervals held the truth in {100 * two.score:.0f} % (scores)" in said
+    )
+    assert "simulated" not in wording.caution([with_seeds(probes, [1] * 6)])
 
 
 def test_numbers_in_words() -> None:
@@ -128,30 +146,32 @@ def test_numbers_in_words() -> None:
 
 
 def test_labels_that_would_touch_are_moved_apart_as_little_as_needed() -> None:
-    assert figures._spread([0.0, 100.0], 10) == [0.0, 100.0]
-    assert figures._spread([50.0, 52.0], 10) == [46.0, 56.0]
-    assert figures._spread([52.0, 50.0, 51.0], 10) == [61.0, 41.0, 51.0]
-    assert figures._spread([0.0, 9.0, 40.0], 10) == pytest.approx([-0.5, 9.5, 40.0])
+    assert figure_parts.spread([0.0, 100.0], 10) == [0.0, 100.0]
+    assert figure_parts.spread([50.0, 52.0], 10) == [46.0, 56.0]
+    assert figure_parts.spread([52.0, 50.0, 51.0], 10) == [61.0, 41.0, 51.0]
+    assert figure_parts.spread([0.0, 9.0, 40.0], 10) == pytest.approx([-0.5, 9.5, 40.0])
 
 
 def test_an_arm_keeps_its_colour_when_others_are_missing(probes: Suite) -> None:
     alone = dataclasses.replace(probes, cells=[cell for cell in probes.cells if cell.arm == "roberta"])
     svg = figures.curve(alone)
-    colour = figures._COLOURS[fake_experiment.ARMS.index("roberta")].lower()
-    assert colour in svg and figures._COLOURS[0].lower() not in svg
+    colour = figure_parts.COLOURS[fake_experiment.ARMS.index("roberta")].lower()
+    assert colour in svg and figure_parts.COLOURS[0].lower() not in svg
 
 
 def test_many_comparisons_are_told_in_one_sentence_each_kind(probes: Suite) -> None:
     arms = ("electra_15", "replace_mlm", "mlm", "roberta")
     noise, apart = Figure(value=0.0, low=-0.01, high=0.01), Figure(value=0.02, low=0.01, high=0.03)
     differences = [
-        Difference(arm=arm, baseline="bert", budget=1.2e12, difference=apart if arm == "mlm" else noise) for arm in arms
+        Difference(arm=arm, baseline="bert", budget=1.2e12, seeds=1, difference=apart if arm == "mlm" else noise)
+        for arm in arms
     ]
     bounds = {"low": 1.2, "high": 2.0}
     multipliers = [
         ArmMultiplier(
             arm=arm,
             baseline="bert",
+            seeds=1,
             multiplier=Multiplier(kind="equal", value=1.5, score=0.6, **(bounds if arm == "mlm" else {})),
         )
         for arm in arms
@@ -160,7 +180,7 @@ def test_many_comparisons_are_told_in_one_sentence_each_kind(probes: Suite) -> N
     assert [sentence.split(" scored")[0] for sentence in told if " scored " in sentence] == ["mlm"]
     rest = "ELECTRA 15 %, Replace MLM and roberta"
     assert f"The differences of {rest} from bert there are within the noise the intervals cover." in told
-    assert told[-1] == f"No compute multiplier against bert is resolved for {rest}."
+    assert told[-1] == f"No compute multiplier against bert is resolved for {rest}: none excludes 1."
     assert sum("needs 1.50 times the FLOPs" in sentence for sentence in told) == 1
 
 
@@ -176,4 +196,4 @@ def test_many_comparisons_are_told_in_one_sentence_each_kind(probes: Suite) -> N
     ],
 )
 def test_axes_carry_few_round_numbers(low: float, high: float, numbers: list[float]) -> None:
-    assert figures.round_numbers(low, high) == pytest.approx(numbers)
+    assert figure_parts.round_numbers(low, high) == pytest.approx(numbers)

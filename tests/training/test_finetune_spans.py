@@ -9,6 +9,7 @@ from data_prep import tokenizer as tokenizers
 from data_prep.errors import ConfigError
 from data_prep.tokenizer import Tokenizer
 from tests.training.squad_cases import VOCABULARY, toy_data
+from training import finetune_spans as module
 from training.encoder import Embeddings, Encoder
 from training.fine_steps import build_optimizer
 from training.finetune import Backbone
@@ -16,6 +17,7 @@ from training.finetune_spans import SpanReader, SpanTuned, finetune_spans
 from training.settings import Compute
 from training.sizes import EncoderConfig
 from training.squad import SpanData, Version
+from training.squad_answers import Answer, Answered
 from training.squad_protocol import SpanProtocol
 
 CPU = torch.device("cpu")
@@ -89,6 +91,30 @@ def test_a_model_that_never_answers_is_degenerate(tokenizer: Tokenizer) -> None:
     assert tuned.metrics["exact"] == pytest.approx(tuned.majority) == pytest.approx(1 / 3)
 
 
+def test_answers_that_are_worth_no_more_than_none_are_degenerate(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of three has no answer, and what is said of the others is wrong in ways of its own: a third is right at best,
+    which is as much as silence gives, to the last digit of a share or not."""
+    data = toy_data("2.0", train=6, dev=3)
+    ids = [q.id for p in data.dev for q in p.questions]
+    said = [
+        Answered(i, (Answer(text, 0, 1, 0.0, 1.0),), null)
+        for i, text, null in zip(ids, "xyz", (5.0, -1.0, -2.0), strict=True)
+    ]
+    monkeypatch.setattr(module, "answer", lambda *_: said)
+    tuned = run(tokenizer, data)
+    assert tuned.metrics["best_exact"] > tuned.majority == 1 / 3  # by a rounding
+    assert tuned.degenerate
+    assert tuned.given.tolist() == [False, False, False]
+    assert tuned.exact.tolist() == [1.0, 0.0, 0.0]
+    golds = [q.answers[0].text for p in data.dev for q in p.questions if not q.impossible]
+    said[1:] = [Answered(i, (Answer(text, 0, 1, 0.0, 1.0),), -1.0) for i, text in zip(ids[1:], golds, strict=True)]
+    good = run(tokenizer, data)
+    assert not good.degenerate
+    assert (good.given.tolist(), good.exact.tolist()) == ([False, True, True], [1.0, 1.0, 1.0])
+
+
 @pytest.mark.parametrize("head", ["plain", "joint"])
 def test_a_loss_that_is_not_finite_ends_the_training_and_is_degenerate(tokenizer: Tokenizer, head: str) -> None:
     tuned = run(tokenizer, toy_data("2.0", train=60, dev=10), changed(learning_rate=1e30, head=head))
@@ -103,7 +129,9 @@ def test_at_most_max_train_examples_are_used(tokenizer: Tokenizer) -> None:
 
 
 def test_more_tokens_than_positions_is_a_configuration_error(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ConfigError, match=r"max_length 384 is longer than model\.max_positions 64"):
+    with pytest.raises(
+        ConfigError, match=r"evaluation\.squad_protocol\.max_length 384 is longer than model\.max_positions 64"
+    ):
         run(tokenizer, toy_data("1.1", train=4, dev=2), SpanProtocol())
 
 

@@ -141,7 +141,7 @@ STS_ROW = "0\tm\tf\t2012\t1\tnone\tnone\tA.\tB."
         ("RTE", f"{RTE}2\tA.\tB.\tmaybe\n", r"dev\.tsv:4: label 'maybe' is none of not_entailment, entailment"),
         ("RTE", "index\tpremise\thypothesis\tlabel\n0\tA.\tB.\tentailment\n", r"dev\.tsv:1: the header has no column"),
         ("RTE", "index\tsentence1\tsentence2\tlabel\n", r"dev\.tsv holds no examples"),
-        ("RTE", "", r"dev\.tsv:1: the header has no column"),
+        ("RTE", "", r"dev\.tsv is empty: put the GLUE file there"),
         ("CoLA", "", r"dev\.tsv holds no examples"),
         ("CoLA", "gj04\t1\t\tA.\ngj04\t2\t\tB.\n", r"dev\.tsv:2: label '2' is none of 0, 1"),
         ("QQP", f"{QQP_COLUMNS}\n1\t2\t3\tWhy?\tHow\t?\t0\n", r"dev\.tsv:2: 7 columns where 6"),

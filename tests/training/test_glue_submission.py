@@ -72,6 +72,8 @@ def test_the_diagnostic_set_may_be_left_out_and_nothing_else(tmp_path: Path) -> 
 def test_part_of_a_test_set_is_no_submission(tmp_path: Path) -> None:
     made = answers()
     made["WNLI"] = (made["WNLI"][0][:140], made["WNLI"][1][:140])
-    with pytest.raises(DataError, match="WNLI has 140 answers where its test set has 146 examples"):
+    with pytest.raises(
+        DataError, match="the test set of WNLI has 140 examples and the official one 146: a submission needs"
+    ):
         write_submission(tmp_path / "x.zip", made)
     assert list(tmp_path.iterdir()) == []

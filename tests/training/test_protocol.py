@@ -48,6 +48,8 @@ def test_sizes_and_names_are_different_protocols() -> None:
         ({"size": "small"}, "size belongs to electra_paper"),
         ({"name": "electra"}, "'plain' or 'electra_paper'"),
         ({"layer_decay": 0.0}, "greater than 0"),
+        ({"epochs_of": {"RTe": 10}}, "no task is called 'RTe'; there are sentence_order"),
+        ({"doubled": ["MRPC", "STS"]}, "no task is called 'STS'"),
     ],
 )
 def test_a_name_is_refused_what_it_does_not_mean(given: dict[str, Any], message: str) -> None:

@@ -79,6 +79,8 @@ def test_a_question_without_an_answer_is_a_fault_in_1_1(tmp_path: Path) -> None:
         ('{"version": "v2.0"}', r"is not a SQuAD 2\.0 file \(it has no 'data'\)"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', r"is not a SQuAD 2\.0 file \(it has no 'context'\)"),
         ('{"data": []}', r"holds no questions"),
+        (document(TEXT, {**entry("a", ("Gold", 0)), "question": 5}), r"is not a SQuAD 2\.0 file \(5 is no text\)"),
+        (document(f"{TEXT} \ud83d", entry("a", ("Gold", 0))), r"is not a SQuAD 2\.0 file \('utf-8' codec can't encode"),
         (document(TEXT, entry("a", ("Gold", 0)), version="1.1"), r"says that it is SQuAD version 1\.1, not 2\.0"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from data_prep.errors import DataError
 from tests.training.squad_cases import needs_real, paragraph, squad_folder
 from training.squad import Gold, Paragraph, Question, read_squad
-from training.squad_metrics import normalized, score_1, score_2, word_f1
+from training.squad_metrics import best_threshold, normalized, question_scores_2, score_1, score_2, word_f1
 
 
 def judged(name: str) -> Any:
@@ -69,6 +69,38 @@ def test_the_best_threshold_by_hand() -> None:
     assert (nothing["exact"], nothing["NoAns_exact"]) == (25.0, 100.0)
     # 1 (wrong) first: 0, then 0 right, 2 right, 3 wrong: 1, 2, 2, and 2 is reached at the tied 9.0
     assert (nothing["best_exact"], nothing["best_exact_thresh"]) == (50.0, 9.0)
+
+
+def test_where_null_scores_are_alike_the_best_answers_some_of_them() -> None:
+    """All have the null score 1: in file order right (2 of 4 with the unanswerable), wrong, right (3), answered in vain
+    (2). The best is at the third, and no threshold parts it from the fourth."""
+    predictions = {"a": "gold", "b": "tin", "c": "iron", "d": "the"}
+    answerable = {"a": True, "b": True, "c": True, "d": False}
+    scores = {"a": 1.0, "b": 0.0, "c": 1.0, "d": 1.0}  # 'the' is as good as nothing, until it is said
+    best = best_threshold(predictions, scores, dict.fromkeys(predictions, 1.0), answerable)
+    assert (best.percent, best.threshold, best.answered) == (75.0, 1.0, {"a", "b", "c"})
+    assert best.scores == {"a": 1.0, "b": 0.0, "c": 1.0, "d": 1.0}
+    first = best_threshold(predictions, scores, {"a": 1.0, "b": 1.0, "c": 1.0, "d": 0.0}, answerable)
+    assert (first.percent, first.answered) == (50.0, {"a", "b", "c", "d"})
+    assert first.scores == {"a": 1.0, "b": 0.0, "c": 1.0, "d": 0.0}
+    nothing = best_threshold(dict.fromkeys("ad", "x"), {"a": 0.0, "d": 0.0}, {"a": -9.0, "d": -9.0}, answerable)
+    assert (nothing.threshold, nothing.answered, nothing.scores) == (0.0, frozenset(), {"a": 0.0, "d": 1.0})
+
+
+@needs_real
+@pytest.mark.parametrize("kind", ["gold", "empty", "noisy"])
+def test_what_questions_score_at_the_best_threshold_makes_the_official_best(kind: str) -> None:
+    side = read_squad(squad_folder() / "dev-v2.0.subset.json", "2.0")
+    questions = [question for paragraph in side for question in paragraph.questions]
+    answerable = {question.id: not question.impossible for question in questions}
+    predictions = judged(f"pred-v2.{kind}.json")
+    nulls = {i: round(value, 1) for i, value in judged(f"na-prob-v2.{kind}.json").items()}  # many alike
+    assert len(set(nulls.values())) < 20
+    official = score_2(side, predictions, nulls)
+    for name, raw in zip(("exact", "f1"), question_scores_2(questions, predictions), strict=True):
+        best = best_threshold(predictions, raw, nulls, answerable)
+        mean = 100 * sum(best.scores.values()) / len(questions)
+        assert mean == pytest.approx(best.percent, abs=1e-9) == official[f"best_{name}"]
 
 
 def test_versions_without_either_kind_of_question_leave_its_part_out() -> None:

@@ -45,10 +45,11 @@ class Progress:
 
     Ledgers: model FLOPs that the surviving trajectory `counted`, and `spent` with what restarts repeated; of the
     surviving trajectory also what was `executed`, and the ELECTRA paper's convention. They contain those of the runs
-    that this one began with, which `inherited` keeps apart. `seconds` of the surviving trajectory, of which
-    `step_seconds` in steps. `rollbacks` of the run so far; `skipped_rows`: the ranges of positions, from and to, that
-    they led the surviving trajectory past. `degenerate`: what the last held-out evaluation says of a network that
-    learned nothing.
+    that this one began with, which `inherited` keeps apart. Those of a decay branch contain what its trunk had counted
+    where it left it, but not what the trunk spent, which the branch did not: `shared` keeps both apart. `seconds` of
+    the surviving trajectory, of which `step_seconds` in steps of this run. `rollbacks` of the run so far;
+    `skipped_rows`: the ranges of positions, from and to, that they led the surviving trajectory past. `degenerate`:
+    what the last held-out evaluation says of a network that learned nothing.
     """
 
     step: int = 0
@@ -65,6 +66,7 @@ class Progress:
     skipped_rows: tuple[tuple[int, int], ...] = ()
     degenerate: str | None = None
     inherited: Ledgers = field(default_factory=dict)
+    shared: Ledgers = field(default_factory=dict)
 
     @property
     def rows_skipped(self) -> int:
@@ -90,9 +92,12 @@ class Checkpoint:
     @property
     def progress(self) -> Progress:
         stored = self.manifest["progress"]
-        inherited = {run: Ledger(**ledger) for run, ledger in stored.get("inherited", {}).items()}
+        others = {
+            name: {run: Ledger(**ledger) for run, ledger in stored.get(name, {}).items()}
+            for name in ("inherited", "shared")
+        }
         skipped_rows = tuple((start, stop) for start, stop in stored.get("skipped_rows", ()))
-        return Progress(**{**stored, "inherited": inherited, "skipped_rows": skipped_rows})
+        return Progress(**{**stored, **others, "skipped_rows": skipped_rows})
 
     @property
     def spec(self) -> RunSpec:
