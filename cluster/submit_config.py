@@ -6,11 +6,11 @@ secret can stand here (only names of variables), and nothing here is part of a r
 ray. Not here: what only one backend can refuse (`cluster.render.rules`).
 """
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
+from data_prep.redact import is_secret_name
 from data_prep.settings import Settings
 
 Backend = Literal["ray", "kuberay", "slurm", "local"]
@@ -24,12 +24,6 @@ AbsolutePath = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./-]*$")]
 
 # What a job's working directory never holds, whatever else is excluded; shards, checkpoints and runs are on the volume.
 ALWAYS_EXCLUDED = (".git", ".venv", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", "runs", "mlruns")
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE", re.IGNORECASE)
-
-
-def is_secret_name(name: str) -> bool:
-    """Whether an environment variable's name says that its value is a secret."""
-    return _SECRET.search(name) is not None
 
 
 class SharedVolume(Settings):
@@ -81,16 +75,13 @@ class SubmitConfig(Settings):
     image: Annotated[str, Field(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._/:@-]*$")] | None = None  # see cluster/Dockerfile
     python: Annotated[str, Field(pattern=r"^[A-Za-z0-9_./-]+$")] = "python"  # over there, with this project installed
     namespace: Label | None = None  # Kubernetes; None: that of the context in use
-    excludes: list[str] = Field(
-        default_factory=list
-    )  # of the working directory sent to Ray Jobs, beside ALWAYS_EXCLUDED; as in .gitignore
-    env: list[VariableName] = Field(
-        default_factory=list
-    )  # handed on with the values they have here; readable by all who see the cluster
-    secrets: list[VariableName] = Field(
-        default_factory=list
-    )  # names only: the nodes, a Kubernetes Secret, or Slurm's --export have the values
-    secret: Label | None = None  # KubeRay: the Secret with a key for each of `secrets`
+    # Of the working directory sent to Ray Jobs, beside ALWAYS_EXCLUDED; as in .gitignore.
+    excludes: list[str] = Field(default_factory=list)
+    # Handed on with the values they have here; readable by all who see the cluster.
+    env: list[VariableName] = Field(default_factory=list)
+    # Names only: the nodes, a Kubernetes Secret, or Slurm's --export have the values.
+    secrets: list[VariableName] = Field(default_factory=list)
+    secret_name: Label | None = None  # KubeRay: the Secret with a key for each of `secrets`
     shared: SharedVolume = SharedVolume()
     queue: Label | None = None  # Kueue's LocalQueue
     priority: Word | None = None  # Kueue's WorkloadPriorityClass, or without a queue the pods'; Slurm's QOS
@@ -109,7 +100,7 @@ class SubmitConfig(Settings):
     def _no_secrets(cls, names: list[str]) -> list[str]:
         for name in names:
             if is_secret_name(name):
-                raise ValueError(f"{name} names a secret, and the values of `env` can be read; list it in `secrets`")
+                raise ValueError(f"the values of `env` can be read, and {name} names a secret; list it in `secrets`")
         return names
 
     @field_validator("worker_groups")
@@ -120,15 +111,6 @@ class SubmitConfig(Settings):
             if names.count(name) > 1:
                 raise ValueError(f"two groups are called '{name}'; give each its own name")
         return groups
-
-    @model_validator(mode="after")
-    def _stop_fits(self) -> "SubmitConfig":
-        if self.stop_seconds >= self.slurm.time_minutes * 60:
-            raise ValueError(
-                f"stop_seconds {self.stop_seconds} leaves nothing of slurm.time_minutes {self.slurm.time_minutes}; "
-                "lower the one or raise the other"
-            )
-        return self
 
     def environment(self, here: dict[str, str]) -> dict[str, str]:
         """The variables of every job, from those of `here`: those of `env` that are set, and Ray's time to stop."""

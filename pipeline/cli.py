@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pipeline import cli_experiment, cli_plan, cli_runs
+from pipeline import cli_cluster, cli_experiment, cli_plan, cli_runs
 from pipeline.cli_options import TRACKS, Config, Debug, GlueDir, Json, Out, Overrides
 from pipeline.endings import errors
 
@@ -286,6 +286,7 @@ def _run(
 app.add_typer(cli_runs.app)
 app.add_typer(cli_experiment.app)
 app.add_typer(cli_plan.app)
+app.add_typer(cli_cluster.app)
 
 
 def main() -> None:

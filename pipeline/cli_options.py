@@ -19,5 +19,8 @@ TRACKS = (
     "Metrics go to MLflow at MLFLOW_TRACKING_URI where that is set, otherwise to mlflow.db in the experiment's folder."
 )
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or an experiment's for all of its runs.")]
+Address = Annotated[
+    str | None, typer.Option(help="Of a Ray cluster's dashboard.", show_default="RAY_API_SERVER_ADDRESS")
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; everything else goes to stderr.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

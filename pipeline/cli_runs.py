@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli_options import TRACKS, Debug, Json, Run
+from pipeline.cli_options import TRACKS, Address, Debug, Json, Run
 from pipeline.endings import errors
 
 app = typer.Typer()
@@ -53,11 +53,23 @@ def checkpoints(
             print(json.dumps({"verb": "checkpoints", "exit_code": 0, **result}))
 
 
-@app.command(epilog="Example: electra stop runs/quickstart --reason 'maintenance at noon'")
+@app.command(
+    epilog="Example: electra stop runs/quickstart --reason 'maintenance at noon'\n\n"
+    "Example: electra stop /shared/runs/quickstart --now --address http://127.0.0.1:8265"
+)
 def stop(
     run: Run,
     reason: Annotated[str, typer.Option(help="Why, for the record.")] = "electra stop",
     save: Annotated[bool, typer.Option("--save", help="Ask for a checkpoint only; training goes on.")] = False,
+    now: Annotated[
+        bool,
+        typer.Option(
+            "--now",
+            help="Have Ray end the job of this folder or submission id, whatever it does: it may save for as long as "
+            "it was submitted with, and is killed then.",
+        ),
+    ] = False,
+    address: Address = None,
     json_: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -65,8 +77,13 @@ def stop(
     with errors(json_, debug):
         from pipeline.console import Console
         from pipeline.stop import stop as ask
+        from pipeline.stop import stop_job
 
-        result = ask(run, Console(sys.stderr if json_ else sys.stdout), reason=reason, save_only=save)
+        console = Console(sys.stderr if json_ else sys.stdout)
+        if now:
+            result = stop_job(str(run), console, address=address, save_only=save)
+        else:
+            result = ask(run, console, reason=reason, save_only=save)
         if json_:
             print(json.dumps({"verb": "stop", "exit_code": 0, **result}))
 

@@ -13,6 +13,7 @@ from typing import Any
 from pipeline.gather import Contents
 from pipeline.matching import Finding, Kind
 from pipeline.suites import Suite
+from pipeline.sweep_config import LOSS
 from pipeline.swept import choice
 from pipeline.wording import arm_name, flops_text, names, suite_name
 
@@ -72,7 +73,8 @@ def _schedules(contents: Contents) -> list[Deviation]:
     sentence = (
         f"{len(branches)} of {len(contents.finished)} runs are decay branches off the run of the largest budget of "
         "their arm and seed (training.schedule.branches), with the warm-up of the smallest: they share its trunk, so "
-        "the points of a curve are not independent of one another."
+        "the points of a curve are not independent of one another, and how seeds differ is judged at each budget by "
+        "itself."
     )
     return [Deviation(subject="schedules", sentence=sentence)]
 
@@ -90,6 +92,11 @@ def _learning_rates(contents: Contents) -> list[Deviation]:
         )
     elif sweep.get("unequal"):
         told.append(f"The arms' sweeps are of unequal size: {str(sweep['unequal']).rstrip('.')}.")
+    if found is not None and found.choose_by != LOSS:
+        told.append(
+            f"Rates were chosen by {found.choose_by} scores on the evaluation sets that scores are reported on, in "
+            "runs of other seeds: scores are a little too good for it."
+        )
     if found is not None and len(found.budgets) < len(contents.config.get("budgets") or []):
         where = names([flops_text(budget) for budget in found.budgets])
         told.append(

@@ -30,7 +30,16 @@ if TYPE_CHECKING:
 FORWARD = 0.4  # of a step, that a forward pass over as many rows takes: 1/3 of the matmuls, and nothing overlaps
 
 
-__all__ = ["Estimate", "EvaluationEstimate", "RunEstimate", "corpus_of", "estimate", "finished_rates", "shape_of"]
+__all__ = [
+    "Estimate",
+    "EvaluationEstimate",
+    "RunEstimate",
+    "corpus_of",
+    "estimate",
+    "finished_rates",
+    "shape_of",
+    "total",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +76,12 @@ class Estimate:
     @property
     def seconds(self) -> float | None:
         """Of training and evaluation that is left, one after the other; None where part of it cannot be told."""
-        return _sum([run.seconds for run in self.runs if not run.done] + [one.seconds for one in self.evaluations])
+        return total([run.seconds for run in self.runs if not run.done] + [one.seconds for one in self.evaluations])
 
     @property
     def cost(self) -> float | None:
         """As `seconds`."""
-        return _sum([run.cost for run in self.runs if not run.done] + [one.cost for one in self.evaluations])
+        return total([run.cost for run in self.runs if not run.done] + [one.cost for one in self.evaluations])
 
 
 def estimate(
@@ -83,17 +92,19 @@ def estimate(
     corpus: Location | None = None,
     stated: Stated | None = None,
     measured: "Measured | None" = None,
+    finished: Mapping[str, float] | None = None,
 ) -> Estimate:
     """Every run and evaluation of an experiment whose folder is `out` (which need not exist).
 
     `manifest` and `corpus` are its prepared corpus; without them rows are taken to be full. `stated`: a device and what
     it does. `measured`: what was measured on this machine, for CPUs (`pipeline.measured.measure`; one serves an
-    experiment and its sweep). With neither, only finished runs and units give a rate. Plans as `Experiment.runs`, and
+    experiment and its sweep). With neither, only finished runs and units give a rate; `finished`: that of runs, where
+    those of other folders count too (`finished_rates`). Plans as `Experiment.runs`, and
     raises as it does.
     """
     used = manifest if manifest is not None else assumed_manifest(experiment.corpus)
     specs = experiment.runs(used, corpus if manifest is not None else None, out / "runs")
-    finished = finished_rates(out)
+    finished = finished_rates(out) if finished is None else finished
     runs = [_run(spec, used, out, finished, stated, measured) for spec in specs]
     return Estimate(
         runs=runs,
@@ -157,9 +168,9 @@ def _run(
 
 
 def _heldout(spec: RunSpec, step_seconds: float) -> float:
-    """Seconds of its held-out evaluations: forward passes over `eval_rows` each."""
-    placement = spec.placement
-    times = 1 + ((spec.steps - 1) // placement.eval_every if placement.eval_every else 0)
+    """Seconds of its own held-out evaluations, not of its trunk's: forward passes over `eval_rows` each."""
+    placement, every = spec.placement, spec.placement.eval_every
+    times = 1 + ((spec.steps - 1) // every - spec.first_step // every if every else 0)
     return times * placement.eval_rows / spec.identity.global_batch * FORWARD * step_seconds
 
 
@@ -176,5 +187,6 @@ def finished_rates(out: Path) -> dict[str, float]:
     return {shape: sum(s for s, _ in own) / sum(n for _, n in own) for shape, own in found.items()}
 
 
-def _sum(parts: Sequence[float | None]) -> float | None:
+def total(parts: Sequence[float | None]) -> float | None:
+    """The sum; None where part of it is not known."""
     return None if any(part is None for part in parts) else sum(part for part in parts if part is not None)

@@ -66,7 +66,9 @@ def _contents(experiment: Experiment, out: Path) -> tuple[Contents, list[Finding
     if begun and manifest is None:
         raise DataError(f"{out}: its corpus is gone, from which runs are planned; run `electra prepare` again.")
     manifest = manifest or assumed_manifest(experiment.corpus)
-    planned = _rated(experiment, out).runs(manifest, corpus, out / "runs")
+    record = sweep.chosen(experiment, out)  # no count depends on rates
+    rated = experiment if record is None else experiment.with_rates(sweep.rates_of(record))
+    planned = rated.runs(manifest, corpus, out / "runs")
     runs = [begun.get(spec.name) or _as_run(spec, out) for spec in planned]
     contents = Contents(
         out=out,
@@ -77,13 +79,18 @@ def _contents(experiment: Experiment, out: Path) -> tuple[Contents, list[Finding
         results=there.results if there else [],
         manifest=manifest,
     )
-    return contents, [_changed(spec) for spec in planned if spec.name in begun and _is_other(spec, begun[spec.name])]
+    others = [_changed(spec) for spec in planned if spec.name in begun and _is_other(spec, begun[spec.name])]
+    stale = [_stale(begun=bool(begun))] if record is None and matching.chosen(out) is not None else []
+    return contents, (stale if experiment.sweep is not None else []) + others
 
 
-def _rated(experiment: Experiment, out: Path) -> Experiment:
-    """At the chosen rates, where they are: no count depends on them."""
-    record = sweep.chosen(experiment, out)
-    return experiment if record is None else experiment.with_rates(sweep.rates_of(record))
+def _stale(*, begun: bool) -> Finding:
+    """Of a choice that is not this file's: a breach where runs go by it."""
+    sentence = (
+        f"{sweep.FOLDER}/{sweep.CHOSEN} is the choice of another sweep than the file's; `electra experiment run` "
+        "sweeps anew."
+    )
+    return Finding("sweep", not begun, sentence)
 
 
 def _as_run(spec: RunSpec, out: Path) -> Run:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline import estimate as estimates
-from pipeline import matching, sweep
+from pipeline import sweep
 from pipeline.console import Console, duration
-from pipeline.estimate import Estimate, EvaluationEstimate, RunEstimate
+from pipeline.estimate import Estimate, EvaluationEstimate, RunEstimate, total
 from pipeline.experiment import Experiment
 from pipeline.place import shown
 from pipeline.sweep_config import LOSS
@@ -40,16 +40,18 @@ def dry_run(experiment: Experiment, out: Path, console: Console, *, stated: "Sta
     console.table("Left to do", ["stage", "runs", "evaluations", "FLOPs of training", "time", "cost"], _totals(found))
     if any(one.assumed for _, one in found):
         console.say("The corpus is not prepared: rows are taken to be full, which gives a few steps too few.")
-    seconds = _sum([one.seconds for _, one in found])
+    seconds = total([one.seconds for _, one in found])
     if seconds is None:
-        console.say("Time and cost of a GPU need --device; see electra experiment run --help.")
+        gpu = stated is None and experiment.cluster.use_gpu
+        need = "Time and cost of a GPU need --device; see electra experiment run --help."
+        console.say(need if gpu else "The whole time is not known: some rows have none, and their pace says why.")
     console.say(f"{shown(out)}: nothing was started; preparing, starting processes and the report come on top")
     return {
         "dry_run": True,
         "stages": {stage: _plain(one) for stage, one in found},
         "flops": sum(one.flops for _, one in found),
         "seconds": seconds,
-        "cost": _sum([one.cost for _, one in found]),
+        "cost": total([one.cost for _, one in found]),
     }
 
 
@@ -63,19 +65,23 @@ def _estimates(experiment: Experiment, out: Path, console: Console, stated: "Sta
         with console.stage("measure"):
             measured = measure(experiment, manifest, corpus, out)
 
+    finished = estimates.finished_rates(out)
+
     def of(one: Experiment, folder: Path) -> Estimate:
-        return estimates.estimate(one, folder, manifest=manifest, corpus=corpus, stated=stated, measured=measured)
+        return estimates.estimate(
+            one, folder, manifest=manifest, corpus=corpus, stated=stated, measured=measured, finished=finished
+        )
 
     found: Stages = []
     if experiment.sweep is not None:
         place = experiment.corpus.location or str(out.absolute() / "corpus")
         swept = of(sweep.as_experiment(experiment, place), out / sweep.FOLDER)
         scored = experiment.sweep.choose_by != LOSS
+        record = None if manifest is None else sweep.chosen(experiment, out)
+        if record is not None:  # a run that diverged has no end, and is not tried again
+            swept = replace(swept, runs=[replace(run, done=True) for run in swept.runs], evaluations=[])
+            experiment = experiment.with_rates(sweep.rates_of(record))
         found.append(("sweep", swept if scored else replace(swept, evaluations=[])))
-        if (record := matching.chosen(out)) is not None:
-            experiment = experiment.with_rates(
-                {**{a.label: a.learning_rate for a in experiment.arms}, **sweep.rates_of(record)}
-            )
     return [*found, ("main", of(experiment, out))]
 
 
@@ -100,7 +106,7 @@ def _total(stage: str, found: Sequence[Estimate]) -> list[object]:
     runs = sum(not run.done for one in found for run in one.runs)
     units = sum(each.units - each.done for one in found for each in one.evaluations)
     flops = sum(one.flops for one in found)
-    seconds, cost = _sum([one.seconds for one in found]), _sum([one.cost for one in found])
+    seconds, cost = total([one.seconds for one in found]), total([one.cost for one in found])
     return [stage, runs, units, f"{flops:.3g}", _time(seconds), _money(cost)]
 
 
@@ -113,10 +119,6 @@ def _plain(one: Estimate) -> dict[str, Any]:
         "cost": one.cost,
         "assumed": one.assumed,
     }
-
-
-def _sum(parts: Sequence[float | None]) -> float | None:
-    return None if any(part is None for part in parts) else sum(part for part in parts if part is not None)
 
 
 def _time(seconds: float | None) -> str:

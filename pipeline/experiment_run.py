@@ -7,7 +7,7 @@ a matched comparison (`pipeline.matching`), and what does not hold is told; `ele
 
 from typing import Any
 
-from pipeline import quickstart, stages
+from pipeline import gather, matching, quickstart, stages
 from pipeline.console import duration
 from pipeline.place import Place, shown
 from pipeline.stages import Result, Stage
@@ -46,6 +46,9 @@ def run(place: Place) -> dict[str, Any]:
                 for r in found
             ],
         )
+    if place.experiment.budgets is not None:
+        for sentence in [one.sentence for one in matching.check(gather.read(out)) if not one.ok]:
+            console.warn(f"no matched comparison: {sentence}")
     if not place.worked:
         console.say("Everything was done already; nothing was run again.")
     return {"stages": results, "summary": rows}

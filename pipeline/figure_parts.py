@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.suites import Figure
 from pipeline.wording import flops_text, number_text
 
 # Okabe and Ito's colours in an order that also falls apart in grey, without yellow, which white paper swallows, and two
@@ -94,6 +95,16 @@ def _bottom(group: Sequence[int], positions: Sequence[float], gap: float) -> flo
 
 def _top(group: Sequence[int], positions: Sequence[float], gap: float) -> float:
     return _bottom(group, positions, gap) + gap * (len(group) - 1)
+
+
+# --- bars ------------------------------------------------------------------------------------------------------------
+
+
+def bars(figures: Sequence[Figure]) -> list[list[float]]:
+    """How far each interval × 100 reaches below its value and above; nothing where it does not reach it, as by a
+    rounding error, or where few examples are skewed."""
+    below = [max(0.0, 100 * (one.value - one.low)) for one in figures]
+    return [below, [max(0.0, 100 * (one.high - one.value)) for one in figures]]
 
 
 # --- axes ------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from pipeline.figure_parts import (
     MARKERS,
     End,
     as_svg,
+    bars,
     compute_axis,
     label_ends,
     log_axis,
@@ -163,11 +164,10 @@ def _score_lines(
         colour = COLOURS[index % len(COLOURS)]
         x = [across(cell) * aside for cell, _ in own]
         y, low, high = ([100 * getattr(one, end) for _, one in own] for end in ("value", "low", "high"))
-        bars = [[at - end for at, end in zip(y, low, strict=True)], [end - at for at, end in zip(y, high, strict=True)]]
         if band and len(own) > 1:
             axes.fill_between(x, low, high, color=colour, alpha=0.11, linewidth=0)
         axes.errorbar(
-            x, y, yerr=bars,
+            x, y, yerr=bars([one for _, one in own]),
             color=colour, marker=MARKERS[index % len(MARKERS)],
             linestyle=DASHES[index % len(DASHES)], markersize=5 if small else 7, linewidth=1.3 if small else 1.8,
             capsize=2 if small else 3.5, elinewidth=1.0, markeredgecolor="white", markeredgewidth=0.6,
@@ -194,8 +194,9 @@ def _other_models(axes: Any, suite: Suite) -> list[float]:
     not known are in the table alone. Their FLOPs."""
     known = [(one.flops, one.mean, one) for one in suite.published if one.flops and one.mean]
     for flops, mean, one in known:
-        bars = [[100 * (mean.value - mean.low)], [100 * (mean.high - mean.value)]]
-        axes.errorbar([flops], [100 * mean.value], yerr=bars, color=GREY, marker="x", capsize=3.5, elinewidth=1.0)
+        axes.errorbar(
+            [flops], [100 * mean.value], yerr=bars([mean]), color=GREY, marker="x", capsize=3.5, elinewidth=1.0
+        )
         name = f"{one.name} (declared FLOPs)" if one.declared else one.name
         axes.annotate(
             name, (flops, 100 * mean.value), xytext=(0, 9), textcoords="offset points", color=GREY, fontsize=8.5,

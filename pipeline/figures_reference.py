@@ -7,7 +7,7 @@ Where an experiment ends far below the published models, the axis is broken betw
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.figure_parts import COLOURS, DASHES, GREY, MARKERS, as_svg, log_axis, spread, style
+from pipeline.figure_parts import COLOURS, DASHES, GREY, MARKERS, as_svg, bars, log_axis, spread, style
 from pipeline.published import Model
 from pipeline.suites import Cell, Suite
 from pipeline.wording import arm_name
@@ -48,10 +48,9 @@ def _arms(axes: Any, suite: Suite, known: Sequence[tuple[Cell, float]]) -> None:
         own = [(cell, flops) for cell, flops in known if cell.arm == arm]
         if not own:
             continue
-        y, low, high = ([100 * getattr(cell.mean, end) for cell, _ in own] for end in ("value", "low", "high"))
-        bars = [[at - end for at, end in zip(y, low, strict=True)], [end - at for at, end in zip(y, high, strict=True)]]
+        means = [cell.mean for cell, _ in own]
         axes.errorbar(
-            [flops for _, flops in own], y, yerr=bars, label=arm_name(arm),
+            [flops for _, flops in own], [100 * one.value for one in means], yerr=bars(means), label=arm_name(arm),
             color=COLOURS[index % len(COLOURS)], marker=MARKERS[index % len(MARKERS)],
             linestyle=DASHES[index % len(DASHES)], markersize=6, linewidth=1.5, capsize=2.5, elinewidth=1.0,
             markeredgecolor="white", markeredgewidth=0.6,

@@ -67,7 +67,7 @@ def labels(along: Sequence[Along], arms: Sequence[str]) -> str | None:
         return None
     with style() as plt:
         figure, axes = plt.subplots(figsize=(5.6, 3.4))
-        highest = min(0.5, 1.3 * max(one.rates[0] for one in along))
+        highest = label_reach(along)
         rates = np.linspace(1e-4, highest, 120)
         axes.plot(rates, [entropy(float(rate)) for rate in rates], color=GREY, linewidth=1.2)
         named = set()
@@ -87,6 +87,12 @@ def labels(along: Sequence[Along], arms: Sequence[str]) -> str | None:
         axes.set_ylim(0, 1.05)
         axes.set_xlim(0, highest)
         return as_svg(figure, "labels")
+
+
+def label_reach(along: Sequence[Along]) -> float:
+    """How far the axis of replaced shares goes: past every evaluation (of masked positions alone, nearly all are
+    replaced at first) and the paper's 6 %."""
+    return min(1.0, max(0.08, 1.3 * max(rate for one in along for rate in one.rates)))
 
 
 # --- panels -----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -257,8 +258,8 @@ def fit_of(out: Path, result: dict[str, Any]) -> Fit:
     """The per-example answers behind a result. DataError where they are missing or do not give the recorded score."""
     path = out / "evaluation" / result["predictions"]
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            metric, label, prediction, group = _answers(arrays, result)
+        stat = path.stat()
+        metric, label, prediction, group = _answers(_arrays(path, stat.st_mtime_ns, stat.st_size), result)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{path} is not readable ({error}); delete {record_of(out, result)} and run `electra evaluate` again."
@@ -277,7 +278,14 @@ def fit_of(out: Path, result: dict[str, Any]) -> Fit:
     )
 
 
-def _answers(arrays: Any, result: Mapping[str, Any]) -> tuple[str, Any, Any, Any]:
+@lru_cache(maxsize=2)
+def _arrays(path: Path, _changed: int, _size: int) -> dict[str, Any]:
+    """All arrays of a file, kept for the next result: of minimal pairs, 67 results in a row are of one file."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _answers(arrays: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[str, Any, Any, Any]:
     """Metric, labels, predictions and groups. Spans and minimal pairs are scored one by one, and their score is the
     mean: the scores stand for predictions, and there are no labels."""
     if result["suite"] == "squad":

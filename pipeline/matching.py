@@ -16,7 +16,7 @@ from data_prep.errors import DataError
 from pipeline import matching_rules as rules
 from pipeline import rows_read, sweep
 from pipeline.gather import Contents
-from pipeline.wording import names
+from pipeline.wording import arm_name, names
 
 Kind = Literal[
     "rows", "budget", "generator", "schedule", "sweep", "settings", "evaluation", "difference", "rate", "unfinished"
@@ -97,7 +97,7 @@ def _sweep(contents: Contents) -> Iterator[Finding]:
         yield Finding("sweep", True, f"Every arm's learning rate is chosen from {count}, the same number for all.")
     else:
         why = str(config.get("unequal")).rstrip(".")
-        counts = names([f"{arm} {count}" for arm, count in tries.items()])
+        counts = names([f"{arm_name(arm)} {count}" for arm, count in tries.items()])
         yield Finding("sweep", True, f"Arms have unequal numbers of rates, as the file declares: {counts} ({why}).")
     record = chosen(contents.out)
     if record is not None:
@@ -121,25 +121,37 @@ def chosen(out: Path) -> dict[str, Any] | None:
 def _chosen(contents: Contents, record: dict[str, Any]) -> Iterator[Finding]:
     """The runs have the rates that were chosen; what choosing cost; rates that a wider grid might have bettered."""
     arms: dict[str, Any] = {arm: record["arms"][arm] for arm in contents.arms if arm in record["arms"]}
-    other = [run for run in contents.finished if run.identity["arm"]["learning_rate"] != _rate(arms, run.arm)]
-    for run in other:
-        rate, best = run.identity["arm"]["learning_rate"], _rate(arms, run.arm)
-        yield Finding("sweep", False, f"{run.name} was trained at {rate:g}, and the sweep chose {best:g}.")
+    grids: dict[str, list[float]] = contents.config["sweep"]["rates"]
+    tried = {arm: [one["rate"] for one in own["tries"]] for arm, own in arms.items()}
+    if other := [arm_name(arm) for arm, rates in grids.items() if tried.get(arm) != rates]:
+        sentence = f"{sweep.FOLDER}/{sweep.CHOSEN} is a choice among other rates than the file's for {names(other)}."
+        yield Finding("sweep", False, sentence)
+    if not arms:
+        return
+    yield from _at_other_rates(contents, arms)
     tries = [one for arm in arms.values() for one in arm["tries"]]
     unlike = len({len(one["runs"]) for one in tries if one["value"] is not None}) > 1
     if unlike:
         yield Finding("sweep", False, "Rates were tried with unequal numbers of runs.")
-    costs = names([f"{arm} {one['flops_counted']:.3g} ({one['flops_spent']:.3g})" for arm, one in arms.items()])
-    yield Finding("sweep", True, f"Model FLOPs counted (spent) in the sweep, in no arm's budget: {costs}.")
-    if lost := [f"{arm} {one['rate']:g}" for arm, own in arms.items() for one in own["tries"] if one["value"] is None]:
-        yield Finding("rate", True, f"Diverged in the sweep, and out of the choice: {names(lost)}.")
+    costs = [f"{arm_name(arm)} {one['flops_counted']:.3g} ({one['flops_spent']:.3g})" for arm, one in arms.items()]
+    yield Finding("sweep", True, f"Model FLOPs counted (spent) in the sweep, in no arm's budget: {names(costs)}.")
+    lost = [(arm, one) for arm, own in arms.items() for one in own["tries"] if one["value"] is None]
+    if lost:
+        told = names([f"{arm_name(arm)} {one['rate']:g}" for arm, one in lost])
+        yield Finding("rate", True, f"Diverged in the sweep, and out of the choice: {told}.")
     for arm, one in arms.items():
         if one["end_of_grid"] is not None:
-            sentence = (
-                f"{arm} did best at {one['rate']:g}, the {one['end_of_grid']} rate tried: its best may lie beyond."
-            )
-            yield Finding("rate", True, sentence)
+            best, end = f"{arm_name(arm)} did best at {one['rate']:g}", one["end_of_grid"]
+            yield Finding("rate", True, f"{best}, the {end} rate tried: its best may lie beyond.")
 
 
-def _rate(arms: dict[str, Any], arm: str) -> float:
-    return float(arms[arm]["rate"]) if arm in arms else float("nan")
+def _at_other_rates(contents: Contents, arms: dict[str, Any]) -> Iterator[Finding]:
+    other = [run for run in contents.finished if run.identity["arm"]["learning_rate"] != _rate(arms, run.arm)]
+    for run in other:
+        rate, best = run.identity["arm"]["learning_rate"], _rate(arms, run.arm)
+        told = "the sweep chose none for it" if best is None else f"the sweep chose {best:g}"
+        yield Finding("sweep", False, f"{run.name} was trained at {rate:g}, and {told}.")
+
+
+def _rate(arms: dict[str, Any], arm: str) -> float | None:
+    return float(arms[arm]["rate"]) if arm in arms else None

@@ -12,11 +12,11 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from pipeline.gather import Contents, Run
-from pipeline.wording import names
+from pipeline.wording import arm_name, names
 from training.arms import ArmConfig
 from training.flops import network_costs
 from training.run import mean_counts
-from training.settings import ScheduleConfig
+from training.settings import ScheduleConfig, run_name
 from training.sizes import EncoderConfig
 
 _ARM: TypeAdapter[ArmConfig] = TypeAdapter(ArmConfig)
@@ -89,7 +89,7 @@ def without_generator(contents: Contents) -> list[str]:
 def generator_counted(contents: Contents) -> str | None:
     """The generators' shares, None where no arm has one or the corpus is not at hand."""
     shares = {run.arm: share for run in contents.runs if (share := _generator_share(run, contents))}
-    told = [f"{arm} {1 - alone / whole:.0%}" for arm, (whole, alone) in shares.items()]
+    told = [f"{arm_name(arm)} {1 - alone / whole:.0%}" for arm, (whole, alone) in shares.items()]
     return f"FLOPs of generators are in: {names(told)} of what a step costs." if told else None
 
 
@@ -126,7 +126,9 @@ def cut_schedules(contents: Contents) -> list[str]:
             found.append(f"{run.name} is a decay branch, and training.schedule.branches does not declare it.")
         planned = config.planned(run.steps).model_dump()
         if config.branches:
-            planned["warmup_steps"] = config.planned(_shortest(run, contents.runs)).warmup_steps
+            shortest = _shortest(run, contents)
+            warmup = run.identity["schedule"] if shortest is None else config.planned(shortest).model_dump()
+            planned["warmup_steps"] = warmup["warmup_steps"]
         if run.identity["schedule"] != planned:
             found.append(f"{run.name} has another schedule than training.schedule says for {run.steps:,} steps.")
     return found
@@ -143,8 +145,10 @@ def _schedule(contents: Contents) -> ScheduleConfig:
     return ScheduleConfig.model_validate((contents.config.get("training") or {}).get("schedule") or {})
 
 
-def _shortest(run: Run, runs: Sequence[Run]) -> int:
-    return min(other.steps for other in runs if (other.arm, other.seed) == (run.arm, run.seed))
+def _shortest(run: Run, contents: Contents) -> int | None:
+    """Steps of the smallest budget, whose warm-up is that of all branches; None where that run has not begun."""
+    name = run_name(run.arm, run.seed, budget=min(contents.config.get("budgets") or [run.budget]))
+    return next((other.steps for other in contents.runs if other.name == name), None)
 
 
 # --- what all arms share ----------------------------------------------------------------------------------------------
@@ -233,7 +237,7 @@ def evaluation_alike(contents: Contents) -> str | None:
 def differences(runs: Sequence[Run], *, rates: bool = True) -> list[str]:
     """In what else than their objective arms differ, because they must or because the file says so. `rates`: whether
     those of the runs are the ones that they have or will have."""
-    arms: dict[str, dict[str, Any]] = {run.arm: run.identity["arm"] for run in runs}
+    arms: dict[str, dict[str, Any]] = {arm_name(run.arm): run.identity["arm"] for run in runs}
     if len(arms) < 2:
         return []
     found = []
@@ -250,9 +254,21 @@ def differences(runs: Sequence[Run], *, rates: bool = True) -> list[str]:
             f"{names(bert)} alone predicts next sentences: half of its second segments are those of other rows; its "
             f"masks are static, in {versions} versions, and the others' are drawn anew."
         )
-    parameters = {run.arm: run.done["parameters"] for run in runs if run.done is not None}
+    found += _of_one_objective(arms)
+    parameters = {arm_name(run.arm): run.done["parameters"] for run in runs if run.done is not None}
     if _differ(parameters.values()):
         found.append(f"Trained parameters: {names([f'{name} {count:,}' for name, count in parameters.items()])}.")
+    return found
+
+
+def _of_one_objective(arms: dict[str, dict[str, Any]]) -> list[str]:
+    """Which settings arms with the same objective do not share: what such an experiment is about, or a slip."""
+    found = []
+    for objective in dict.fromkeys(arm["objective"] for arm in arms.values()):
+        own = {name: arm for name, arm in arms.items() if arm["objective"] == objective}
+        keys = {key for arm in own.values() for key in arm} - {"name", "mask_prob", "learning_rate"}
+        if unlike := sorted(key for key in keys if _differ(arm.get(key) for arm in own.values())):
+            found.append(f"{names(list(own))} have one objective and differ in {names(unlike)}.")
     return found
 
 

@@ -41,7 +41,7 @@ def _table(found: Choice) -> str:
         [
             arm_name(arm.arm),
             f"{tried.rate:g}",
-            f"{tried.value:.4f}",
+            "diverged" if tried.value is None else f"{tried.value:.4f}",
             _mark(arm, tried.rate),
             flops_text(arm.flops_counted) if first else "",
         ]

@@ -83,7 +83,8 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A whole plan. `assumed`: the corpus is not prepared, rows are taken to be full."""
+    """A whole plan. `assumed`: the corpus is not prepared, rows are taken to be full; `swept`: learning rates are to be
+    searched for, which is not in it."""
 
     stated: Stated
     setting: Setting
@@ -91,6 +92,7 @@ class Plan:
     arms: list[ArmPlan]
     runs: list[RunPlan]
     assumed: bool
+    swept: bool
 
     @property
     def seconds(self) -> float | None:
@@ -116,7 +118,15 @@ def make(experiment: Experiment, out: Path, stated: Stated, corpus_tokens: float
     arms = [_arm(spec, manifest, stated, setting) for spec in _first_of_each(specs)]
     _refuse_misfits(specs, setting, stated)
     runs = list(_runs(specs, manifest, stated, corpus_tokens, assumed=found is None))
-    return Plan(stated=stated, setting=setting, global_batch=batch, arms=arms, runs=runs, assumed=found is None)
+    return Plan(
+        stated=stated,
+        setting=setting,
+        global_batch=batch,
+        arms=arms,
+        runs=runs,
+        assumed=found is None,
+        swept=experiment.sweep is not None,
+    )
 
 
 def _first_of_each(specs: Sequence[RunSpec]) -> list[RunSpec]:

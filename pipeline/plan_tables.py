@@ -65,7 +65,8 @@ def _runs(plan: Plan, console: Console) -> None:
     assumed = " (an assumption; --price)" if stated.price == stated.device.price else ""
     parts.append(f"{_money(stated.cost(plan.seconds))} USD at {stated.price:g} a GPU-hour{assumed}")
     parts += [] if energy is None else [f"{energy:,.0f} kWh at full board power"]
-    console.say(f"  {', '.join(parts)}. Saving, held-out evaluation, restarts and fine-tuning come on top.")
+    more = "The learning-rate sweep, saving" if plan.swept else "Saving"
+    console.say(f"  {', '.join(parts)}. {more}, held-out evaluation, restarts and fine-tuning come on top.")
 
 
 def _run(run: RunPlan) -> list[object]:

@@ -23,7 +23,7 @@ from pipeline.scoring import DisagreementError
 
 _TOLD = 3  # differences that the error names
 _DIGITS = 1e-9  # relative: another processor may sum in another order
-_DRAWING = re.compile(r"(<svg[^>]*>).*?</svg>", re.DOTALL)
+_DRAWING = re.compile(r'(<svg(?: role="img" aria-label="[^"]*")?)[^>]*>.*?</svg>', re.DOTALL)  # but its description
 
 
 def check(out: Path) -> list[str]:
@@ -99,7 +99,7 @@ def _fields(stored: str, expected: str) -> Iterator[str]:
 def _lines(stored: str, expected: str, drawn_alike: bool) -> Iterator[str]:
     """Differing lines of two pages, each from where it begins to differ."""
     if not drawn_alike:
-        stored, expected = (_DRAWING.sub(r"\1</svg>", text) for text in (stored, expected))
+        stored, expected = (_DRAWING.sub(r"\1></svg>", text) for text in (stored, expected))
     for number, (own, wanted) in enumerate(zip_longest(stored.splitlines(), expected.splitlines(), fillvalue=""), 1):
         if own != wanted:
             at = next((i for i, pair in enumerate(zip(own, wanted, strict=False)) if pair[0] != pair[1]), 0)

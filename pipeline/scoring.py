@@ -77,7 +77,7 @@ def analyse_suite(contents: Contents, name: str, everything: Sequence[Result]) -
     for result in results:
         by_run.setdefault(result["run"], []).append(result)
     fits = {key: [_checked_fit(contents, r) for run in own for r in by_run[run.name]] for key, own in runs.items()}
-    estimates = bootstrap(fits, pool=_arm)
+    estimates = bootstrap(fits, pool=str if _branched(contents) else _arm)
     means = {key: mean([found[task.name] for task in tasks if task.in_mean]) for key, found in estimates.items()}
     cells = [
         _cell(contents, own, [r for run in own for r in by_run[run.name]], means[key], estimates[key])
@@ -103,6 +103,12 @@ def analyse_suite(contents: Contents, name: str, everything: Sequence[Result]) -
 def _arm(key: Key) -> str:
     """The seeds of an arm are taken to vary alike at all of its budgets."""
     return key[0]
+
+
+def _branched(contents: Contents) -> bool:
+    """Whether budgets share trunks: then a seed's luck is much the same at all of them, and they are no further sample
+    of how seeds differ."""
+    return any(((run.done or {}).get("shared") or {}).get("run") for run in contents.finished)
 
 
 def _published(contents: Contents, results: Sequence[Result], in_mean: Sequence[str]) -> list[Published]:

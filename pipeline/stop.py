@@ -1,12 +1,14 @@
 """`electra stop`: ask what trains in a folder to save, and to end or to go on.
 
 A request is a file beside the runs (`training.requests`); a command that takes the folder clears it first, so one that
-nobody answers does no harm later.
+nobody answers does no harm later. `--now` goes another way: Ray ends the job, whatever it is at.
 """
 
 from pathlib import Path
 from typing import Any
 
+from cluster.jobs import Cluster
+from data_prep.errors import ConfigError
 from pipeline.console import Console
 from pipeline.place import shown
 from pipeline.run_folders import is_held, runs_at
@@ -35,6 +37,22 @@ def stop(target: Path, console: Console, *, reason: str, save_only: bool = False
             "nothing, and the next command that trains there clears it"
         )
     return {"asked": what, "reason": reason, "runs": str(runs_dir), "held": held}
+
+
+def stop_job(target: str, console: Console, *, address: str | None, save_only: bool) -> dict[str, Any]:
+    """Have Ray end the job of this id or folder: SIGTERM, on which training saves, and SIGKILL when the job's
+    `stop_seconds` are over. DataError where there is no such job."""
+    if save_only:
+        raise ConfigError("--now ends a job and --save lets it go on: give one of them")
+    cluster = Cluster(address)
+    job = cluster.find(target)
+    asked = not job.ended and cluster.stop(job.id)
+    if asked:
+        seconds = job.metadata.get("stop_seconds", "a few")
+        console.say(f"{job.id}: told to save and end; what of it is left after {seconds} s is killed")
+    else:
+        console.say(f"{job.id}: has ended already ({job.status.lower()})")
+    return {"job": job.id, "asked": asked}
 
 
 def _at_work(target: Path) -> Path:

@@ -115,10 +115,16 @@ def _choose(arm: str, sweep: SweepConfig, contents: Contents, diverged: Mapping[
     whole = [one for one in tries if one["value"] is not None]
     if not whole:
         raise DivergedError(f"sweep: {arm} diverged at every rate of its grid; give sweep.rates.{arm} lower ones")
+    labels = {label_of(arm, rate) for rate in sweep.rates[arm]}
+    own = [run for run in contents.runs if run.arm in labels]
+    if sweep.choose_by == LOSS and len({run.placement.get("eval_rows") for run in own if run.done is not None}) > 1:
+        raise DataError(
+            f"{contents.out}: the rates of {arm} were judged on different numbers of held-out rows "
+            "(training.eval_rows); remove its runs there and run `electra experiment run` again."
+        )
     best = min(whole, key=lambda one: (sign * one["value"], one["rate"]))["rate"]
     edges = {sweep.rates[arm][0]: "lowest", sweep.rates[arm][-1]: "highest"}
-    labels = {label_of(arm, rate) for rate in sweep.rates[arm]}
-    ledgers = [_ledger(run) for run in contents.runs if run.arm in labels]
+    ledgers = [_ledger(run) for run in own]
     return {
         "rate": best,
         "end_of_grid": edges.get(best) if len(tries) > 1 else None,
@@ -142,8 +148,12 @@ def _try(arm: str, rate: float, sweep: SweepConfig, contents: Contents, diverged
     if label in diverged:
         return {"rate": rate, "value": None, "runs": {}, "diverged": diverged[label]}
     runs = [run for run in contents.finished if run.arm == label]
-    if not runs:
-        raise DataError(f"{contents.out}: no run at rate {rate:g} is finished; run `electra experiment run` again.")
+    planned = sweep.seeds * len(sweep.budgets or [None])  # the smallest, where none is named
+    if len(runs) < planned:
+        raise DataError(
+            f"{contents.out}: {len(runs)} of {planned} runs of {arm} at rate {rate:g} are finished; run "
+            "`electra experiment run` again."
+        )
     values = {run.name: _value(run, sweep, contents) for run in runs}
     return {"rate": rate, "value": sum(values.values()) / len(values), "runs": values}
 

@@ -12,6 +12,7 @@ from pipeline.place import Place, shown
 from pipeline.sweep_config import LOSS
 from pipeline.train_stage import heed_a_stop, train
 from training import requests
+from training.arms import ElectraTwoStageArm
 from training.run_folder import RECORD, events
 
 
@@ -74,11 +75,14 @@ def _train(place: Place) -> dict[str, str]:
 
 
 def _at_fault(place: Place, reason: str) -> str | None:
-    """The arm and rate whose run failed for this reason; None where no run says so."""
+    """The arm and rate whose run, or its first stage, failed for this reason; None where no run of those that are left
+    says so."""
+    arms = {arm.label: arm.label for arm in place.experiment.arms}
+    arms |= {arm.first_stage().label: arm.label for arm in place.experiment.arms if isinstance(arm, ElectraTwoStageArm)}
     for folder in sorted(path.parent for path in place.folder.runs.glob(f"*/{RECORD}")):
         failed = [one for one in events(folder) if one["event"] == "failed"]
         if failed and str(failed[-1]["reason"]) in reason:
-            return str(gather.read_spec(folder)["arm"])
+            return arms.get(str(gather.read_spec(folder)["arm"]))
     return None
 
 

@@ -16,10 +16,10 @@ from pipeline.sweep import CHOSEN, FOLDER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A rate, and the mean of what decides over the runs at it."""
+    """A rate, and the mean of what decides over the runs at it; None where one of them diverged."""
 
     rate: float
-    value: float
+    value: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +56,18 @@ def choice(contents: Contents) -> Choice | None:
         raise DataError(f"{path} is no record of a sweep ({error!r}); run `electra experiment run` again.") from None
 
 
+def _tried(tried: dict[str, Any]) -> Tried:
+    value = tried["value"]
+    return Tried(rate=float(tried["rate"]), value=None if value is None else float(value))
+
+
 def _choice(record: dict[str, Any]) -> Choice:
     arms = [
         Swept(
             arm=name,
             rate=float(one["rate"]),
             end_of_grid=one["end_of_grid"],
-            tries=[Tried(rate=float(tried["rate"]), value=float(tried["value"])) for tried in one["tries"]],
+            tries=[_tried(tried) for tried in one["tries"]],
             flops_counted=float(one["flops_counted"]),
             flops_spent=float(one["flops_spent"]),
         )

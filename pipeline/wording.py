@@ -215,8 +215,10 @@ def summary(suite: Suite) -> list[str]:
         f"At {flops_text(budget)} model FLOPs,{which} the mean score × 100 over "
         f"{tasks} was {names(scores)}; a constant answer scores {points(suite.floor)}."
     ]
-    if weak := [arm_name(cell.arm) for cell in cells if cell.mean.low <= suite.floor]:
+    if weak := [arm_name(cell.arm) for cell in cells if cell.mean.low <= suite.floor <= cell.mean.high]:
         sentences.append(f"{names(weak)}: not distinguishable from a constant answer.")
+    if worse := [arm_name(cell.arm) for cell in cells if cell.mean.high < suite.floor]:
+        sentences.append(f"{names(worse)}: worse than a constant answer.")
     if suite.tuned and (degenerate := sum(cell.degenerate for cell in suite.cells)):
         total = sum(cell.finetunings for cell in suite.cells)
         sentences.append(

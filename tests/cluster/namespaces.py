@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PORT = 6399
+PORT, DASHBOARD = 6399, 8299
 HEAD, OTHER = "10.99.7.1", "10.99.7.2"
 PREEMPTION = 2  # of Ray's DrainNodeReason
 CABLE = "cable0"  # alike in both namespaces, so that gloo finds it by one name
@@ -76,8 +76,14 @@ class Nodes:
             _ip("-n", name, "address", "add", f"{address}/24", "dev", CABLE)
             _ip("-n", name, "link", "set", CABLE, "up")
 
-    def start_head(self) -> None:
-        self._ray(self.first, "--head", f"--port={PORT}", f"--node-ip-address={HEAD}", "--include-dashboard=false")
+    @property
+    def dashboard(self) -> str:
+        """Of a head that was started with one; seen from within."""
+        return f"http://{HEAD}:{DASHBOARD}"
+
+    def start_head(self, dashboard: bool = False) -> None:
+        place = [f"--port={PORT}", f"--node-ip-address={HEAD}", f"--include-dashboard={str(dashboard).lower()}"]
+        self._ray(self.first, "--head", *place, f"--dashboard-host={HEAD}", f"--dashboard-port={DASHBOARD}")
 
     def start_other(self) -> None:
         self._ray(self.second, f"--address={self.address}", f"--node-ip-address={OTHER}")

@@ -28,6 +28,8 @@ VERBS = [
     "events",
     "checkpoints",
     "stop",
+    "submit",
+    "logs",
     "config",
     "experiment",
 ]

@@ -133,6 +133,37 @@ def test_the_page_tells_of_the_sweep(out: Path, undrawn: None) -> None:
     assert "learning rate 0.001" in page.text.partition("arm electra")[2].partition("arm bert")[0]
 
 
+def test_a_rate_that_diverged_is_told_as_that(out: Path, undrawn: None) -> None:
+    """The record of the sweep holds no value for it (`pipeline.sweep`)."""
+    config = yaml.safe_load((out / "config.yaml").read_text())
+    rates = {arm: [5e-4, 1e-3] for arm in fake_experiment.ARMS}
+    (out / "config.yaml").write_text(yaml.safe_dump(config | {"sweep": {"rates": rates}}))
+    write_choice(gather.read(out), {"electra": "highest", "bert": None, "roberta": None}, budgets=["4.00e+11"])
+    path = out / "sweep" / "chosen.json"
+    record = json.loads(path.read_text())
+    record["arms"]["electra"]["tries"][0] |= {"value": None, "diverged": "loss is not a number"}
+    path.write_text(json.dumps(record))
+    report.write(out)
+    page = page_of(out)
+    table = next(t for t in page.tables if t[0][1].startswith("rate"))
+    assert [[cell.strip() for cell in row[:3]] for row in table[1:3]] == [
+        ["electra", "0.0005", "diverged"],
+        ["electra", "0.001", "3.2500"],
+    ]
+    assert "Diverged in the sweep, and out of the choice: electra 0.0005." in page.text
+    assert json_of(out)["sweep"]["arms"][0]["tries"][0] == {"rate": 5e-4, "value": None}
+
+
+def test_rates_chosen_by_reported_scores_are_stated(contents: Contents, glue: Suite) -> None:
+    ends: dict[str, str | None] = dict.fromkeys(fake_experiment.ARMS)
+    write_choice(contents, ends, budgets=["4.00e+11"])
+    path = contents.out / "sweep" / "chosen.json"
+    told = "chosen by glue scores on the evaluation sets that scores are reported on"
+    assert told not in " ".join(said(contents, glue, sweep={"rates": {}}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"choose_by": "glue"}))
+    assert told in " ".join(said(contents, glue, sweep={"rates": {}}))
+
+
 def test_the_page_states_them(out: Path, undrawn: None) -> None:
     fake_experiment.change(out / "runs" / "bert-1.20e+12-s0" / "done.json", flops_counted=1.1e12)
     report.write(out)

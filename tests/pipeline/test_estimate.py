@@ -134,6 +134,30 @@ def test_finished_runs_tell_their_own_pace(
     assert found.seconds is None
 
 
+def test_a_branch_evaluates_its_own_part_alone(experiment: Experiment, tmp_path: Path) -> None:
+    """Every five steps, and at the end; the trunk's evaluations before the branch begins are the trunk's."""
+    schedule = {"kind": "wsd", "branches": True, "decay_fraction": 0.5}
+    tree = experiment.model_dump(mode="json")
+    tree["training"] |= {"schedule": schedule, "eval_every": 5}
+    branched = Experiment.model_validate(tree | {"arms": tree["arms"][1:]})
+    specs = branched.runs(assumed_manifest(experiment.corpus))
+    shape = shape_of(specs[0])
+    found = estimate(branched, tmp_path / "none", measured=Measured(step_seconds={shape: 1.0}, unit_seconds={}))
+    for spec, run in zip(specs, found.runs, strict=True):
+        marks = [step for step in range(spec.first_step + 1, spec.steps) if step % 5 == 0]
+        assert run.seconds == pytest.approx(run.own_steps + (1 + len(marks)) * 16 / 8 * 0.4)
+    assert any(spec.first_step > 5 for spec in specs)
+
+
+def test_rates_of_other_folders_count_where_they_are_given(experiment: Experiment, tmp_path: Path) -> None:
+    """Those of an experiment's finished runs serve its sweep too."""
+    shapes = {shape_of(spec) for spec in experiment.runs(assumed_manifest(experiment.corpus))}
+    found = estimate(experiment, tmp_path / "none", finished=dict.fromkeys(shapes, 0.5))
+    assert {(run.seconds, run.source) for run in found.runs} == {
+        (0.5 * run.steps, "finished runs") for run in found.runs
+    }
+
+
 @pytest.mark.slow
 def test_this_machine_is_measured(experiment: Experiment, tmp_path: Path) -> None:
     measured = measure(experiment, None, None, tmp_path / "none")

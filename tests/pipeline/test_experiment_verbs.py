@@ -1,7 +1,9 @@
 """`electra experiment run|check`: the plan and the records of a small experiment, what a dry run adds up, the road."""
 
+import io
 import json
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,13 @@ import pytest
 import yaml
 
 from data_prep import manifest as manifests
-from pipeline import gather
+from pipeline import experiment_run, gather, quickstart
 from pipeline.config import dump
+from pipeline.console import Console
+from pipeline.folder import Folder
+from pipeline.place import Place
 from tests.conftest import lay_out
+from tests.pipeline import fake_experiment
 from tests.pipeline.test_cli import electra, refused
 from tests.pipeline.test_sweep import LOSSES, finish, swept
 from tests.training.synthetic import write_corpus
@@ -111,7 +117,60 @@ def test_a_dry_run_adds_up_the_sweep_and_the_experiment_and_writes_nothing(tmp_p
     assert found["seconds"] >= sum(run["seconds"] for run in runs)
 
 
+def test_a_sweep_that_has_chosen_is_not_left_to_do(out: Path) -> None:
+    """Not the rate that diverged either, which has no finished run; and the main runs are looked for at the chosen."""
+    from pipeline import sweep
+
+    stated = ("--device", "h100", "--dry-run", "--json")
+
+    def left() -> list[bool]:
+        done = electra("experiment", "run", out.parent / "file.yaml", "--out", out, *stated)
+        assert done.exit_code == 0, done.output
+        return [run["done"] for run in json.loads(done.stdout)["stages"]["sweep"]["runs"]]
+
+    blimp = out.parent / "blimp"
+    blimp.mkdir()
+    pair = {"UID": "a", "linguistics_term": "t", "sentence_good": "the cat sits", "sentence_bad": "the cat sit"}
+    (blimp / "a.jsonl").write_text(json.dumps(pair) + "\n")
+    own = f"evaluation={{suites: [blimp], blimp: {blimp}}}"
+    (out.parent / "file.yaml").write_text(dump(swept("", own)))
+    finish(out, swept(), {key: loss for key, loss in LOSSES.items() if key != "electra-lr1e-3"})
+    assert left() == [True, False, True, True]
+    sweep.choose(swept(), out, {"electra-lr1e-3": "not a number"})
+    assert left() == [True] * 4
+    other = swept("", "sweep.rates.electra=[5e-4, 2e-3]", own)
+    (out.parent / "file.yaml").write_text(dump(other))
+    assert left() == [True, False, True, True]  # the choice is of another sweep
+
+
+def test_a_choice_of_another_sweep_is_told_and_breaks_what_goes_by_it(out: Path) -> None:
+    from pipeline import sweep
+
+    finish(out, swept(), LOSSES)
+    sweep.choose(swept(), out, {})
+    (out.parent / "file.yaml").write_text(dump(swept(", choose_by: probes")))
+    sentence = "sweep/chosen.json is the choice of another sweep than the file's; `electra experiment run` sweeps anew."
+    assert [one["ok"] for one in check(out)["findings"] if one["sentence"] == sentence] == [True]
+    spec = swept().runs(manifests.load(out / "corpus"), out / "corpus")[0]
+    write_run_record(_made(out / "runs" / spec.name), spec)
+    assert sentence in refused_by_check(out)
+
+
 # --- the road ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_of_the_comparison_does_not_hold_is_told_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = fake_experiment.write(tmp_path / "out", steps_logged=4)
+    monkeypatch.setattr(experiment_run, "ROAD", {})
+    monkeypatch.setattr(quickstart, "summary", lambda *_: [])
+    console = Console(io.StringIO(), interactive=False)
+    place = Place(experiment=swept(), folder=Folder(out, None), console=console, stack=ExitStack())
+    fake_experiment.change(out / "runs" / "bert-4.00e+11-s0" / "done.json", step=7)
+    experiment_run.run(place)
+    told = console.stream.getvalue()  # type: ignore[attr-defined]
+    assert "no matched comparison: bert-4.00e+11-s0 ended at step 7 of the " in told
 
 
 @pytest.mark.long

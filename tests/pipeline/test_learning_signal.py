@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from data_prep import manifest as manifests
-from pipeline import gather, learning_signal
+from pipeline import figures_training, gather, learning_signal
 from tests.pipeline import fake_experiment
 
 
@@ -66,6 +66,15 @@ def test_of_masked_positions_the_replaced_share_is_of_those_judged(out: Path) ->
     fake_experiment.change(run / "run.json", objective="electra_15", identity={**identity, "arm": arm})
     fake_experiment.change(run / "done.json", heldout={"heldout/replaced_rate": 0.1})
     assert learning_signal.signals(gather.read(out))[0].replaced == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("rates", "reach"),
+    [([0.1, 0.05], 0.13), ([0.05, 0.2], 0.26), ([0.95, 0.6], 1.0), ([0.02, 0.01], 0.08), ([0.0, 0.0], 0.08)],
+)
+def test_the_axis_of_shares_holds_every_evaluation_and_the_paper_s(rates: list[float], reach: float) -> None:
+    one = learning_signal.Along(run="r", arm="electra", flops=[1.0, 2.0], rates=rates, bits=[0.1, 0.1])
+    assert figures_training.label_reach([one]) == pytest.approx(reach)
 
 
 def test_nothing_is_said_of_a_corpus_that_is_not_there(out: Path) -> None:

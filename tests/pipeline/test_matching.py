@@ -11,6 +11,7 @@ import yaml
 
 from pipeline import gather
 from pipeline.matching import NOTES, Finding, check
+from pipeline.matching_rules import differences
 from tests.pipeline import fake_experiment
 from training.arms import BertArm, ElectraArm, RobertaArm
 from training.flops import network_costs, train_flops
@@ -149,6 +150,24 @@ def test_each_breach_is_found_by_its_rule(out: Path, name: str) -> None:
     assert [(found, sentence in said) for found, said in broken(out) if found == kind] == [(kind, True)]
 
 
+def test_a_trunk_is_matched_before_its_branches_have_begun(out: Path) -> None:
+    """The warm-up of all is the smallest budget's; of a trunk alone it cannot be told, and its own is taken for it."""
+    schedule = {"kind": "wsd", "warmup_fraction": 0.05, "decay_fraction": 0.1, "branches": True}
+    config = yaml.safe_load((out / "config.yaml").read_text())
+    configure(out, training={**config["training"], "schedule": schedule})
+    for arm in fake_experiment.ARMS:
+        small, large = (out / "runs" / fake_experiment.run_name(arm, budget) for budget in fake_experiment.BUDGETS)
+        steps = {folder: json.loads((folder / "run.json").read_text())["steps"] for folder in (small, large)}
+        warmup = round(0.05 * steps[small])
+        for folder in (small, large):
+            planned = {"kind": "wsd", "warmup_steps": warmup, "decay_steps": round(0.1 * steps[folder])}
+            identity(out, folder.name, schedule=planned)
+    assert broken(out) == []
+    for arm in fake_experiment.ARMS:
+        shutil.rmtree(out / "runs" / fake_experiment.run_name(arm, fake_experiment.BUDGETS[0]))
+    assert broken(out) == []
+
+
 def test_flops_may_be_off_by_the_larger_of_a_percent_and_a_step(out: Path) -> None:
     """A step of the larger ELECTRA run is less than 1 %."""
     spec = json.loads((out / "runs" / ELECTRA / "run.json").read_text())
@@ -232,6 +251,23 @@ def test_rates_other_than_the_chosen_are_a_breach(out: Path) -> None:
         ("sweep", "bert-4.00e+11-s0 was trained at 0.0005, and the sweep chose 0.001."),
         ("sweep", "bert-1.20e+12-s0 was trained at 0.0005, and the sweep chose 0.001."),
     ]
+
+
+def test_a_choice_among_other_rates_than_the_files_is_a_breach(out: Path) -> None:
+    """The grid was widened since: what was chosen says nothing of the file's."""
+    configure(out, sweep={"rates": {**RATES, "bert": [5e-4, 2e-3]}})
+    choose(out)
+    assert broken(out) == [("sweep", "sweep/chosen.json is a choice among other rates than the file's for bert.")]
+    (out / "sweep" / "chosen.json").write_text('{"arms": {}}')
+    assert [kind for kind, _ in broken(out)] == ["sweep"]
+
+
+def test_arms_of_one_objective_say_in_what_they_differ(out: Path) -> None:
+    spec = json.loads((out / "runs" / BERT / "run.json").read_text())
+    for run in ("bert-4.00e+11-s0", "bert-1.20e+12-s0"):
+        identity(out, run, arm=spec["identity"]["arm"] | {"objective": "roberta"})
+    said = differences(gather.read(out).runs)
+    assert said[-1] == "bert and roberta have one objective and differ in mask_versions."
 
 
 def test_runs_without_the_record_of_their_sweep_are_a_breach(out: Path) -> None:

@@ -105,12 +105,15 @@ def test_drawings_of_another_matplotlib_are_left_out(reported: Path) -> None:
         recheck.check(reported)
 
     def older(text: str) -> str:
-        return text.replace(f"<dd>{own}</dd>", "<dd>3.0</dd>").replace("></svg>", ">\nother paths</svg>", 1)
+        return text.replace(f"<dd>{own}</dd>", "<dd>3.0</dd>").replace("></svg>", ' width="9pt">\nother paths</svg>', 1)
 
     edited(reported / "report" / "report.html", older)
     found["environment"]["matplotlib"] = "3.0"
     path.write_text(json.dumps(found))
     assert set(recheck.check(reported)) == FILES
+    edited(reported / "report" / "report.html", lambda text: text.replace('aria-label="Line', 'aria-label="Bar', 1))
+    with pytest.raises(CheckError, match=r"report\.html: line \d+ has .*Bar"):  # descriptions are compared all the same
+        recheck.check(reported)
 
 
 def test_without_a_report_there_is_nothing_to_check(out: Path) -> None:

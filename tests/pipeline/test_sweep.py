@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from data_prep import manifest as manifests
 from data_prep import storage
 from data_prep.errors import ConfigError, DataError, DivergedError, StoppedError
 from pipeline import stages, sweep, sweep_stage
@@ -132,8 +133,6 @@ def out(tmp_path: Path) -> Path:
 
 def finish(out: Path, config: Experiment, losses: Mapping[str, float], *, spent: float = 2.0) -> list[str]:
     """Finished runs of the sweep by arm and rate, with these held-out losses; their names."""
-    from data_prep import manifest as manifests
-
     one = sweep.as_experiment(config, str(out / "corpus"))
     folder = out / "sweep"
     (folder / "runs").mkdir(parents=True)
@@ -212,10 +211,30 @@ def result(run: str, task: str, in_mean: bool, score: float) -> dict[str, Any]:
 
 def test_a_run_without_a_score_or_a_rate_without_a_run_chooses_nothing(out: Path) -> None:
     finish(out, swept(), {key: loss for key, loss in LOSSES.items() if key != "roberta-lr1e-3"})
-    with pytest.raises(DataError, match=r"no run at rate 0\.001 is finished"):
+    with pytest.raises(DataError, match=r"0 of 1 runs of roberta at rate 0\.001 are finished"):
         sweep.choose(swept(), out, {})
     with pytest.raises(DataError, match="has no score"):
         sweep.choose(swept(", choose_by: probes"), out, {})
+
+
+def test_a_rate_with_fewer_runs_than_planned_chooses_nothing(out: Path) -> None:
+    """A mean over the seeds that happen to be finished would be another quantity."""
+    two = swept(", seeds: 2")
+    names = finish(out, two, LOSSES)
+    (out / "sweep" / "runs" / names[0] / "done.json").unlink()
+    with pytest.raises(DataError, match=r"1 of 2 runs of electra at rate 0\.0005 are finished"):
+        sweep.choose(two, out, {})
+
+
+def test_losses_on_different_rows_are_not_compared(out: Path) -> None:
+    """The grid was widened after the number of held-out rows was changed, which makes no run another."""
+    names = finish(out, swept(), LOSSES)
+    path = out / "sweep" / "runs" / names[0] / "run.json"
+    record = json.loads(path.read_text())
+    record["placement"]["eval_rows"] *= 2
+    path.write_text(json.dumps(record))
+    with pytest.raises(DataError, match=r"rates of electra were judged on different numbers of held-out rows"):
+        sweep.choose(swept(), out, {})
 
 
 def test_a_rate_that_diverged_is_never_chosen(out: Path) -> None:
@@ -298,6 +317,32 @@ def test_a_divergence_that_no_run_tells_of_ends_the_sweep(place: Place, monkeypa
     monkeypatch.setattr(sweep_stage, "train", train)
     with pytest.raises(DivergedError, match="elsewhere"):
         sweep_stage.run_sweep(place)
+
+
+def test_a_first_stage_that_diverges_puts_its_arm_out(place: Place, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first stage's own label is no arm's."""
+    two = "arms=[{objective: electra_two_stage, learning_rate: 1e-3}, {objective: roberta, learning_rate: 1e-3}]"
+    place.experiment = experiment(*SMALL[:-1], two, "sweep={rates: {electra_two_stage: [5e-4, 1e-3], roberta: [1, 2]}}")
+    calls: list[list[str]] = []
+
+    def train(within: Place) -> dict[str, Any]:
+        calls.append([arm.label for arm in within.experiment.arms])
+        assert len(calls) < 3, "the same arm is tried again and again"
+        if len(calls) == 2:
+            raise StoppedError("seen")
+        specs = within.experiment.runs(manifests.load(out / "corpus"), out / "corpus")
+        first = next(spec for spec in specs if spec.part_of is not None)
+        folder = within.folder.runs / first.name
+        folder.mkdir(parents=True)
+        write_run_record(folder, first)
+        append_events(folder, [{"event": "failed", "step": 1, "reason": f"{first.name}: at step 1 no number"}])
+        raise DivergedError(f"{first.name}: at step 1 no number")
+
+    monkeypatch.setattr(sweep_stage, "train", train)
+    with pytest.raises(StoppedError, match="seen"):
+        sweep_stage.run_sweep(place)
+    assert calls[1] == [label for label in calls[0] if label != "electra_two_stage-lr5e-4"]
+    assert len(calls[0]) == 4
 
 
 def test_a_stop_asked_of_an_experiment_reaches_its_sweep(out: Path) -> None:

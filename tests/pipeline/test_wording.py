@@ -41,6 +41,22 @@ def test_the_only_budget_is_not_called_the_largest(probes: Suite) -> None:
     assert first.startswith("At 4 × 10¹¹ model FLOPs, the mean score × 100 over ")
 
 
+@pytest.mark.parametrize(
+    ("high", "sentence"),
+    [(0.1, "electra: worse than a constant answer."), (0.99, "electra: not distinguishable from a constant answer.")],
+)
+def test_a_score_below_a_constant_answers_is_said_to_be_so(probes: Suite, high: float, sentence: str) -> None:
+    poor = Figure(value=0.05, low=0.0, high=high)
+    cells = [dataclasses.replace(cell, mean=poor if cell.arm == "electra" else cell.mean) for cell in probes.cells]
+    assert sentence in wording.summary(dataclasses.replace(probes, cells=cells))
+
+
+def test_bars_are_never_negative() -> None:
+    """What matplotlib refuses: an interval that a rounding error puts beside its value."""
+    figures = [Figure(value=0.5, low=0.25, high=0.75), Figure(value=0.1, low=0.1 + 1e-17, high=0.1 - 1e-16)]
+    assert figure_parts.bars(figures) == [[25.0, 0.0], [25.0, 0.0]]
+
+
 def difference(low: float, value: float, high: float) -> Difference:
     return Difference(
         arm="electra", baseline="bert", budget=1e12, seeds=1, difference=Figure(value=value, low=low, high=high)
