@@ -16,6 +16,7 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
+from cluster.config import ClusterConfig
 from data_prep.corpus import CorpusConfig
 from pipeline.sweep_config import SweepConfig
 from tests.conftest import ROOT, Road
@@ -33,6 +34,7 @@ SECTIONS: dict[str, TypeAdapter[Any]] = {
     "arms": TypeAdapter(list[ArmConfig]),
     "evaluation": TypeAdapter(EvaluationConfig),
     "sweep": TypeAdapter(SweepConfig),
+    "cluster": TypeAdapter(ClusterConfig),
 }
 
 PUBLISHED = "models/bert"  # somebody else's
