@@ -23,6 +23,7 @@ from cluster.config import ClusterConfig
 from cluster.drain import NODES
 from cluster.scaling import FreeRoom
 from cluster.worker import Assignment, work
+from data_prep import log_lines
 
 SCRATCH = ".ray_train"  # in the runs' folder, while a group lives
 
@@ -46,7 +47,9 @@ class Group(TorchTrainer):
                 name=f"group-{uuid.uuid4().hex[:12]}",
                 storage_path=str(self.scratch),
                 failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
-                worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": str(config.threads_per_worker)}},
+                worker_runtime_env={
+                    "env_vars": {"OMP_NUM_THREADS": str(config.threads_per_worker), **log_lines.environment()}
+                },
             ),
         )
 

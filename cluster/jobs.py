@@ -27,12 +27,18 @@ from data_prep.errors import ConfigError, DataError, PreflightError
 ADDRESS = "RAY_API_SERVER_ADDRESS"
 _REACH_SECONDS = 10.0
 _POLL_SECONDS = 0.5
+_SENDINGS = 3  # of one request, where a dashboard breaks off, as a busy one does
+_AGAIN_SECONDS = 2.0
 _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 _TRY = re.compile(r"^(?P<work>.*?)(?:-r(?P<number>\d+))?$")
 
 
 class _Taken(Exception):
     """Ray has a job of this id."""
+
+
+class _Silent(PreflightError):
+    """The dashboard gives no answer; whether it has heard the question, nobody knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +113,7 @@ class Cluster:
         self.address = resolve(address)
         _reach(self.address)
         logging.getLogger("ray").setLevel(logging.ERROR)  # it tells of packages and connections
-        with self._sentences():
+        with self.sentences():
             from ray.job_submission import JobSubmissionClient
 
             # Ray prefers what the environment says to what it is given.
@@ -119,9 +125,16 @@ class Cluster:
                     if value is not None:
                         os.environ[name] = value
 
+    def ray_version(self) -> str:
+        """The one that runs there."""
+        with self.sentences():
+            answer = self._client._do_request("GET", "/api/version")
+            answer.raise_for_status()
+            return str(answer.json()["ray_version"])
+
     def jobs(self) -> list[Job]:
         """All that were submitted as jobs, oldest first."""
-        with self._sentences():
+        with self.sentences():
             found = self._client.list_jobs()
         return sorted((_job(one) for one in found if one.submission_id), key=lambda job: job.started)
 
@@ -142,14 +155,18 @@ class Cluster:
 
     def get(self, submission_id: str) -> Job:
         """As it is now."""
-        with self._sentences():
+        with self.sentences():
             return _job(self._client.get_job_info(submission_id))
 
     def submit(self, request: Request, again: bool) -> tuple[Job, bool]:
         """Submit the work, or find it at work already; and whether it was submitted now. What has ended unfinished
-        is tried again under an id that says so; what has succeeded only where `again` is asked for."""
+        is tried again under an id that says so; what has succeeded only where `again` is asked for. Where the dashboard
+        breaks off, its jobs tell whether it has taken the request, which is sent again where not."""
+        sent, left = 0, _SENDINGS
         while True:
             tries = self.of_work(request.submission_id)
+            if tries and tries[-1].number == sent:
+                return tries[-1], True
             if tries and (not tries[-1].ended or (tries[-1].status == "SUCCEEDED" and not again)):
                 return tries[-1], False
             number = tries[-1].number + 1 if tries else 1
@@ -157,30 +174,35 @@ class Cluster:
                 return self._submit(request, number), True
             except _Taken:  # by somebody else, between the two
                 time.sleep(_POLL_SECONDS)
+            except _Silent:
+                sent, left = number, left - 1
+                if left == 0:
+                    raise
+                time.sleep(_AGAIN_SECONDS)
 
     def _submit(self, request: Request, number: int) -> Job:
         name = request.submission_id if number == 1 else f"{request.submission_id}-r{number}"
         arguments = {**request.arguments(), "submission_id": name}
         arguments["metadata"] = {**request.metadata, "try": str(number)}
-        with self._sentences():
+        with self.sentences():
             self._client.submit_job(**arguments)
         return self.get(name)
 
     def stop(self, submission_id: str) -> bool:
         """Have Ray send SIGTERM, and SIGKILL when the time that the job was given is over; False where it has ended."""
-        with self._sentences():
+        with self.sentences():
             return bool(self._client.stop_job(submission_id))
 
     def logs(self, submission_id: str) -> str:
         """What it has written so far."""
-        with self._sentences():
+        with self.sentences():
             return str(self._client.get_job_logs(submission_id))
 
     def follow(self, submission_id: str, write: Callable[[str], None]) -> Job:
         """Hand on what it writes, from the beginning, line by line until it ends; how it ended."""
         lines = _Lines(write)
         while True:
-            with self._sentences():
+            with self.sentences():
                 asyncio.run(self._tail(submission_id, lines))
             job = self.get(submission_id)
             if job.ended:
@@ -194,7 +216,7 @@ class Cluster:
             lines.add(text)
 
     @contextmanager
-    def _sentences(self) -> Iterator[None]:
+    def sentences(self) -> Iterator[None]:
         """Whatever Ray raises as an error of ours."""
         import aiohttp
         import requests
@@ -265,9 +287,9 @@ def _reach(url: str) -> None:
         raise _silent(url, error) from None
 
 
-def _silent(url: str, error: Exception) -> PreflightError:
+def _silent(url: str, error: Exception) -> _Silent:
     reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
-    return PreflightError(
+    return _Silent(
         f"no Ray dashboard answers at {url} ({reason}); start the cluster's head, or correct --address; what a run "
         "came to is in its folder: electra events OUT"
     )

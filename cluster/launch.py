@@ -66,7 +66,7 @@ class Ranks:
     def train_runs(
         self,
         specs: Sequence[RunSpec],
-        corpus: Location,
+        corpora: Mapping[str, Location],
         runs_dir: Path,
         config: ClusterConfig,
         on_progress: OnProgress,
@@ -74,7 +74,7 @@ class Ranks:
     ) -> None:
         """Rank 0: train every run that is not done, together with the ranks that `follow`; as
         `cluster.trainer.train_runs` otherwise. `config.num_workers` is not looked at."""
-        assignment = assign(specs, corpus, runs_dir, config, profile)
+        assignment = assign(specs, corpora, runs_dir, config, profile)
         self._tell(assignment)
         with following(assignment, on_progress):
             self._work(assignment)

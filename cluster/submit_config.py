@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
-from data_prep.redact import is_secret_name
+from data_prep.errors import ConfigError
+from data_prep.redact import is_clean, is_secret_name
 from data_prep.settings import Settings
 
 Backend = Literal["ray", "kuberay", "slurm", "local"]
@@ -113,6 +114,13 @@ class SubmitConfig(Settings):
         return groups
 
     def environment(self, here: dict[str, str]) -> dict[str, str]:
-        """The variables of every job, from those of `here`: those of `env` that are set, and Ray's time to stop."""
+        """The variables of every job, from those of `here`: those of `env` that are set, and Ray's time to stop.
+        ConfigError where a value holds a secret, as an address may."""
         handed = {name: here[name] for name in self.env if name in here}
+        for name, value in handed.items():
+            if not is_clean(value):
+                raise ConfigError(
+                    f"cluster.submit.env: the value of {name} holds a secret, which all who see the cluster could "
+                    "read; list it in cluster.submit.secrets, and set it on the nodes"
+                )
         return {**handed, "RAY_JOB_STOP_WAIT_TIME_S": str(self.stop_seconds)}

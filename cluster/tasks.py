@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_prep.errors import DataError, ElectraError, PreflightError
+from data_prep.redact import redact_logs
 from data_prep.storage import Folder
 
 IN_FLIGHT_PER_SLOT = 2  # one running, one queued: a worker never waits for the driver
@@ -160,6 +161,7 @@ def _fetch(reference: Any, unit: Unit, max_retries: int) -> dict[str, Any]:
 def _execute(work: Work, unit: Unit) -> tuple[dict[str, Any] | None, ElectraError | None]:
     """In the worker: run, then commit. A user's error travels as a value, so that it arrives as itself; so does what
     the system refuses, a full disk or a file that may not be read."""
+    redact_logs()
     for pause in (*_PAUSES, None):
         try:
             result = work(unit.payload)

@@ -7,12 +7,13 @@ lines on the shared file system and leaves a `failed` event in the run's folder.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from cluster import failures, session
 from cluster.aftermath import Before, newest_step
 from cluster.config import ClusterConfig
+from cluster.exposed import Exposed
 from cluster.oversight import current, overseeing
 from cluster.progress import following
 from cluster.restarts import Budget
@@ -30,14 +31,15 @@ LOOK_SECONDS = 1.0
 
 def train_runs(
     specs: Sequence[RunSpec],
-    corpus: Location,
+    corpora: Mapping[str, Location],
     runs_dir: Path,
     config: ClusterConfig,
     on_progress: OnProgress,
     profile: int = 0,
 ) -> None:
-    """Train every run that is not done. Needs a running Ray (`cluster.session`). `on_progress(spec, line)` is called
-    from a thread with each run's newest metric line; of the first run, so many steps as `profile` says are traced.
+    """Train every run that is not done, each on its corpus (`corpora`, by its name). Needs a running Ray
+    (`cluster.session`). `on_progress(spec, line)` is called from a thread with each run's newest metric line; of the
+    first run, so many steps as `profile` says are traced.
 
     SIGTERM, SIGUSR1, the first Ctrl-C and `training.requests` save and stop: StoppedError. Raises the worker's own
     error where it is a user's mistake, RestartsExhaustedError where restarting does not help, PreflightError where Ray
@@ -45,14 +47,15 @@ def train_runs(
     `cluster.worker.assign` raises.
     """
     check_resources(config)
-    assignment = assign(specs, corpus, runs_dir, config, profile)
+    assignment = assign(specs, corpora, runs_dir, config, profile)
     if not assignment.specs:
         return
+    exposed = Exposed()
     with (
         stop_on_signals(lambda reason: requests.ask(runs_dir, "stop", reason)),
-        following(assignment, on_progress),
+        following(assignment, exposed.following(on_progress)),
     ):
-        _train(assignment, config)
+        _train(assignment, config, exposed.restarted)
 
 
 def check_resources(config: ClusterConfig) -> None:
@@ -70,8 +73,9 @@ def check_resources(config: ClusterConfig) -> None:
             )
 
 
-def _train(assignment: Assignment, config: ClusterConfig) -> None:
-    """Groups, until one ends well or is not to be followed by another."""
+def _train(assignment: Assignment, config: ClusterConfig, on_restart: Callable[[str], None]) -> None:
+    """Groups, until one ends well or is not to be followed by another. `on_restart` is told of the run that trained in
+    one that was lost."""
     budget, waiting = Budget(config.max_failures), Waiting(assignment)
     while True:
         before = Before(assignment)
@@ -86,11 +90,13 @@ def _train(assignment: Assignment, config: ClusterConfig) -> None:
             if found.then == "wait":
                 waiting.say(found.reason)
                 continue
-            _pause(assignment, budget.pause(before.failure(found)))
-            if found.then != "reconnect":
-                continue
-            if not session.renew(config.reconnect_seconds, lambda: _pause(assignment, 0.0)):
+            failure = before.failure(found)
+            _pause(assignment, budget.pause(failure))
+            if found.then == "reconnect" and not session.renew(
+                config.reconnect_seconds, lambda: _pause(assignment, 0.0)
+            ):
                 raise
+            on_restart(failure.run)
 
 
 def _fit(assignment: Assignment, config: ClusterConfig, waiting: Waiting) -> None:

@@ -5,15 +5,18 @@ An assignment is small and travels as JSON. Each run resumes from its own newest
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
 
 from cluster.config import ClusterConfig
 from cluster.stop import stop_on_signals
 from data_prep.errors import PreflightError, StoppedError, StoreError
 from data_prep.integrity import verify
 from data_prep.manifest import load
+from data_prep.redact import redact_logs
 from data_prep.settings import Settings
 from data_prep.storage import Location, folder
 from training import requests
@@ -30,7 +33,7 @@ class Assignment(Settings):
     """What a group of processes is to train."""
 
     specs: list[RunSpec]
-    corpus: str = ""
+    corpora: dict[str, str] = Field(default_factory=dict)  # by run
     runs_dir: Path = Path()
     threads: int = 1
     use_gpu: bool = False
@@ -41,18 +44,23 @@ class Assignment(Settings):
 
 
 def assign(
-    specs: Sequence[RunSpec], corpus: Location, runs_dir: Path, config: ClusterConfig, profile: int = 0
+    specs: Sequence[RunSpec],
+    corpora: Mapping[str, Location],
+    runs_dir: Path,
+    config: ClusterConfig,
+    profile: int = 0,
 ) -> Assignment:
-    """The runs that are not done. DataError where a shard is not what the manifest says; StoppedError where a stop was
-    asked for before any of them could begin."""
+    """The runs that are not done. `corpora`: what each reads, by its name. DataError where a shard is not what the
+    manifest says; StoppedError where a stop was asked for before any of them could begin."""
     waiting = [spec for spec in specs if not (runs_dir / spec.name / "done.json").exists()]
-    corpus = folder(corpus)
+    read = {spec.name: folder(corpora[spec.name]).location for spec in waiting}
     if waiting:
         _heed_a_stop(runs_dir, waiting[0])
+    for corpus in map(folder, dict.fromkeys(read.values())):
         verify(corpus, load(corpus))
     return Assignment(
         specs=waiting,
-        corpus=corpus.location,
+        corpora=read,
         runs_dir=runs_dir.resolve(),
         threads=config.threads_per_worker,
         use_gpu=config.use_gpu,
@@ -77,6 +85,7 @@ def work(assignment: Assignment, device: "torch.device", *, rank: int, local_ran
     """
     import torch
 
+    redact_logs()
     # what DeepSpeed reads of its surroundings
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "WORLD_SIZE": str(world_size)}
     os.environ["DS_ACCELERATOR"] = device.type
@@ -98,7 +107,7 @@ def _train(assignment: Assignment, spec: RunSpec, device: "torch.device", inbox:
 
     run_dir = assignment.run_dir(spec)
     try:
-        train(spec, folder(assignment.corpus), run_dir, device, profile=profile, inbox=inbox)
+        train(spec, folder(assignment.corpora[spec.name]), run_dir, device, profile=profile, inbox=inbox)
     except OSError as error:
         raise _refused(error, run_dir) from None
 

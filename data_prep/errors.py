@@ -51,6 +51,12 @@ class HungError(ElectraError):
     exit_code = 7
 
 
+class UploadError(ElectraError):
+    """A hub refused what was to be uploaded, or its answer says that the upload cannot go on."""
+
+    exit_code = 8
+
+
 class CheckError(ElectraError):
     """A check that the result depends on did not hold."""
 

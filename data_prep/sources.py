@@ -37,7 +37,7 @@ __all__ = [
 ]  # fmt: skip
 
 # Settings of a source that do not change what is read from it.
-NOT_IDENTITY = ("weight", "max_bad_fraction", "path")
+NOT_IDENTITY = ("weight", "max_bad_fraction", "path", "licence")
 
 
 # `installed_docs` yields about a fifth of what it reads; reading stops at this multiple of max_bytes.
@@ -48,6 +48,7 @@ class _Source(Settings):
     weight: PositiveInt | None = None  # this source's share of training rows, as a ratio of whole numbers
     max_bytes: PositiveInt | None = None  # UTF-8 bytes of clean text kept
     max_bad_fraction: Annotated[float, Field(ge=0.0, le=1.0)] = 0.01  # of malformed records; above it, an error
+    licence: str | None = None  # of its text, for the card of what is trained on it
 
 
 class _Files(_Source):

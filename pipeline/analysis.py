@@ -27,7 +27,7 @@ class Matching:
     worst_deviation: float  # share of the budget, with its sign
     tolerance: float  # of that run, share of the budget
     outside: dict[str, float]  # runs beyond their tolerance, with their deviation
-    same_rows: bool  # one corpus and one global batch: then the order of rows is a function of the seed alone
+    same_rows: bool  # one global batch, and the corpus that is said: then the order of rows follows from the seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,17 +56,21 @@ def analyse(contents: Contents) -> Analysis:
         missing.append("No checkpoint was evaluated yet: `electra evaluate` makes the scores.")
     by_steps = contents.config.get("steps") is not None
     findings = [] if by_steps else check(contents)
+    corpora = {run.name: contents.corpus_of(run) for run in contents.finished}
     return Analysis(
         suites=suites,
-        matching=matching(contents.finished, by_steps=by_steps),
+        matching=matching(contents.finished, corpora, by_steps=by_steps),
         missing=missing,
         findings=findings,
         deviations=deviations(contents, suites, findings),
     )
 
 
-def matching(runs: Sequence[Run], *, by_steps: bool = False) -> Matching:
-    """Compare every finished run's counted FLOPs with its budget, or with what its steps were planned to cost."""
+def matching(runs: Sequence[Run], corpora: Mapping[str, str], *, by_steps: bool = False) -> Matching:
+    """Compare every finished run's counted FLOPs with its budget, or with what its steps were planned to cost.
+    `corpora`: the name of what each reads, by run."""
+    streams = {(corpora[run.name], run.identity.get("manifest_sha256")) for run in runs}
+    batches = {run.identity.get("global_batch") for run in runs}
     planned = {run.name: run.inherited + run.steps * run.flops_per_step if by_steps else run.budget for run in runs}
     deviations = {run.name: run.done["flops_counted"] / planned[run.name] - 1 for run in runs if run.done}
     tolerances = {run.name: max(0.01, run.flops_per_step / planned[run.name]) for run in runs}
@@ -76,7 +80,7 @@ def matching(runs: Sequence[Run], *, by_steps: bool = False) -> Matching:
         worst_deviation=deviations[worst],
         tolerance=tolerances[worst],
         outside={name: deviation for name, deviation in deviations.items() if abs(deviation) > tolerances[name]},
-        same_rows=len({(run.identity.get("manifest_sha256"), run.identity.get("global_batch")) for run in runs}) == 1,
+        same_rows=len(streams) == len({name for name, _ in streams}) and len(batches) == 1,
     )
 
 

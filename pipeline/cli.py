@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pipeline import cli_cluster, cli_experiment, cli_plan, cli_runs
+from pipeline import cli_cluster, cli_config, cli_experiment, cli_hub, cli_operate, cli_plan, cli_runs
 from pipeline.cli_options import TRACKS, Config, Debug, GlueDir, Json, Out, Overrides
 from pipeline.endings import errors
 
@@ -222,29 +222,40 @@ def report(
             print(json.dumps({"verb": "report", "exit_code": 0, "out": str(folder.absolute()), "checked": files}))
 
 
-@app.command(epilog="Example: electra export runs/quickstart --run electra-4.00e+11-s0 --to /tmp/model")
+@app.command(
+    epilog="Example: electra export runs/quickstart\n\n"
+    "Example: electra export runs/quickstart/runs/electra-4.00e+11-s0 --step 100 --dtype bf16 --out models/100"
+)
 def export(
-    config: Config,
-    overrides: Overrides = None,
-    out: Out = None,
-    run: Annotated[str | None, typer.Option(help="The run to export.", show_default="the largest detector")] = None,
-    to: Annotated[Path | None, typer.Option(help="Where the folders go.", show_default="OUT/export")] = None,
+    target: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TARGET",
+            help="An experiment's file or folder, for its largest finished run that detects replaced tokens; a run "
+            "(OUT/runs/NAME), for its newest whole checkpoint; or a checkpoint.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where the model folders go.", show_default="OUT/export; of a run, OUT/export/NAME/step-N"),
+    ] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="Of a run: the checkpoint of this step.")] = None,
+    dtype: Annotated[
+        Literal["fp32", "bf16", "fp16"],
+        typer.Option(help="What the weights are rounded to; training keeps them in fp32."),
+    ] = "fp32",
     json_: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Write a checkpoint's networks as Hugging Face model folders, reloaded and compared."""
-    _run("export", config, overrides, out, json_, debug, run=run, to=to)
-
-
-@app.command("config", epilog="Example: electra config configs/quickstart.yaml budgets.0=1e12")
-def show_config(config: Config, overrides: Overrides = None, json_: Json = False, debug: Debug = False) -> None:
-    """Check an experiment file and print it with every default spelled out."""
+    """Write a checkpoint's networks as Hugging Face model folders, proved in a fresh process."""
     with errors(json_, debug):
-        from pipeline import config as yaml_config
-        from pipeline.place import read_experiment
+        from pipeline.console import Console
+        from pipeline.export_verb import export_target
 
-        experiment = read_experiment(config, overrides or [])
-        print(json.dumps(experiment.model_dump(mode="json")) if json_ else yaml_config.dump(experiment).rstrip())
+        console = Console(sys.stderr if json_ else sys.stdout)
+        result = export_target(target, console, to=out, step=step, dtype=dtype)
+        if json_:
+            print(json.dumps({"verb": "export", "exit_code": 0, **result}))
 
 
 def _run(
@@ -283,9 +294,12 @@ def _run(
             print(json.dumps({"verb": verb, "exit_code": 0, "out": str(folder.absolute()), **result}))
 
 
+app.add_typer(cli_config.app)
+app.add_typer(cli_operate.app)
 app.add_typer(cli_runs.app)
 app.add_typer(cli_experiment.app)
 app.add_typer(cli_plan.app)
+app.add_typer(cli_hub.app)
 app.add_typer(cli_cluster.app)
 
 

@@ -47,6 +47,10 @@ def submit(
         bool, typer.Option("--wait", help="Show what it writes until it ends, and end with its exit code.")
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="Submit work that has succeeded once more.")] = False,
+    cluster_only: Annotated[
+        bool,
+        typer.Option("--cluster-only", help="With KubeRay: a RayCluster that does no work and stays, to submit to."),
+    ] = False,
     json_: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -59,7 +63,7 @@ def submit(
         work, chosen = work_of(config, overrides or [], verb, out, backend, json_)
         console = Console(sys.stderr if json_ else sys.stdout)
         send = partial(submission.submit, work, chosen, console, folder=working_dir, address=address)
-        result = {"exit_code": 0, **send(dry_run=dry_run, wait=wait, again=again)}
+        result = {"exit_code": 0, **send(dry_run=dry_run, wait=wait, again=again, cluster_only=cluster_only)}
         if json_:
             print(json.dumps({"verb": "submit", **result}))
         if result["exit_code"]:

@@ -18,6 +18,7 @@ import yaml
 from pydantic import ValidationError
 
 from data_prep.errors import ConfigError
+from data_prep.redact import is_clean, redact, redacted
 from data_prep.settings import Settings
 from pipeline.explain import Location, describe
 
@@ -82,10 +83,22 @@ def load(
 
     Raises ConfigError with one sentence for everything that can be wrong with any of the three.
     """
+    return validated(document_of(path, overrides), model)
+
+
+def document_of(path: str | Path | None, overrides: Sequence[str] = ()) -> Document:
+    """The file with its overrides as plain data, not validated, and where everything in it was said. ConfigError as
+    `load`."""
     document = Document(Path("the command line"), {}) if path is None else _read(Path(path))
     for override in overrides:
         _override(document, override)
     _refuse_infinite(document)
+    _refuse_secrets(document)
+    return document
+
+
+def validated(document: Document, model: type[S]) -> S:
+    """The settings that a document says. ConfigError as `load`."""
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
@@ -191,6 +204,25 @@ def _refuse_infinite(document: Document) -> None:
             key = ".".join(map(str, location))
             shown = value if isinstance(value, float) else f"one of {len(str(value))} digits"
             raise ConfigError(f"{document.place(location)}: {key}: input should be a finite number, not {shown}")
+
+
+def _refuse_secrets(document: Document) -> None:
+    """A configuration is stored, sent, and read by all who see a run: no secret may stand in it."""
+    waiting: list[tuple[Location, Any]] = [((), document.data)]
+    while waiting:
+        location, value = waiting.pop()
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        for key, item in items:
+            below = (*location, key)
+            if isinstance(item, dict | list):
+                waiting.append((below, item))
+            if not is_clean(str(key)) or (not isinstance(item, dict | list) and redacted({key: item}) != {key: item}):
+                raise ConfigError(
+                    f"{redact(document.place(below))}: the value of {redact('.'.join(map(str, below)))} looks like a "
+                    "secret, and configurations are stored and sent; set it as an environment variable (HF_TOKEN, "
+                    "MLFLOW_TRACKING_PASSWORD, AWS_SECRET_ACCESS_KEY, …), and for other machines name that variable in "
+                    "cluster.submit.secrets"
+                )
 
 
 def _is_finite(value: int | float) -> bool:

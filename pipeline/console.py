@@ -1,8 +1,9 @@
 """What a person sees while the pipeline works: live progress with an ETA on a terminal, plain lines elsewhere.
 
 Plain output is at most one line per stage every five seconds, and always the first and the last, so that a log file
-stays readable. The layers below know nothing of this: they take plain callables, and a verb hands them a `Stage`'s
-methods. Safe to call from several threads. `quiet_libraries` keeps third-party chatter out of the same stream.
+stays readable; ELECTRA_LOG_FORMAT=json makes its lines objects (`data_prep.log_lines`). The layers know nothing of
+this: they take plain callables, and a verb hands them a `Stage`'s methods. Safe to call from several threads.
+`quiet_libraries` keeps third-party chatter out of the same stream.
 """
 
 import os
@@ -13,12 +14,16 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+from data_prep import log_lines
+from data_prep.log_lines import Level
+from data_prep.redact import redact
 
 Figure = float | str
 _RATE_WINDOW = 60.0  # seconds of history that an ETA is made from
@@ -113,10 +118,14 @@ class _LiveStage(Stage):
 
 
 class _PlainStage(Stage):
-    def bind(self, write: Callable[[str], None], interval: float) -> None:
-        self._write, self._interval = write, interval
+    def bind(self, console: "Console", interval: float) -> None:
+        self._console, self._interval = console, interval
         self._last = self._start
         self._write(f"{self.name}: started" + (f", {self.count()}" if self.total is not None else ""))
+
+    def _write(self, text: str) -> None:
+        run, step = self.figures.get("run"), str(self.figures.get("step", "")).partition("/")[0]
+        self._console.say(text, run=None if run is None else str(run), step=int(step) if step.isdecimal() else None)
 
     def _show(self) -> None:
         if self._clock() - self._last >= self._interval:
@@ -156,7 +165,8 @@ class Console:
     ) -> None:
         self.stream = stream or sys.stdout
         terminal = self.stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        self.interactive = terminal if interactive is None else interactive
+        self._json = log_lines.in_json()
+        self.interactive = (terminal if interactive is None else interactive) and not self._json
         self._interval, self._clock = interval, clock
         self._rich = RichConsole(file=self.stream, highlight=False, force_terminal=self.interactive or None)
         self._progress: Progress | None = None
@@ -169,7 +179,7 @@ class Console:
                 yield stage
             return
         plain = _PlainStage(name, total, unit, self._clock)
-        plain.bind(self.say, self._interval)
+        plain.bind(self, self._interval)
         try:
             yield plain
         except BaseException:
@@ -198,23 +208,41 @@ class Console:
                 self._progress.stop()
                 self._progress = None
 
-    def say(self, text: str) -> None:
-        """One line for the reader."""
-        if self.interactive:
-            self._rich.print(text, markup=False, soft_wrap=True)
+    def say(self, text: str, *, run: str | None = None, step: int | None = None) -> None:
+        """One line for the reader, without secrets. `run` and `step` it is of are for those who read objects."""
+        if self._json:
+            self._object(text, "info", run=run, step=step)
+        elif self.interactive:
+            self._rich.print(redact(text), markup=False, soft_wrap=True)
         else:
-            print(text, file=self.stream, flush=True)
+            print(redact(text), file=self.stream, flush=True)
 
-    def warn(self, text: str) -> None:
+    def warn(self, text: str, *, run: str | None = None, step: int | None = None) -> None:
         """One line that matters later."""
-        if self.interactive:
-            self._rich.print(Text(f"warning: {text}", style="yellow"), soft_wrap=True)
+        if self._json:
+            self._object(text, "warning", run=run, step=step)
+        elif self.interactive:
+            self._rich.print(Text(f"warning: {redact(text)}", style="yellow"), soft_wrap=True)
         else:
             self.say(f"warning: {text}")
 
+    def _object(self, text: str, level: Level, **more: Any) -> None:
+        print(log_lines.line(text, level=level, **more), file=self.stream, flush=True)
+
+    def paint(self, pieces: Sequence[tuple[str, str]]) -> None:
+        """One line of pieces, each in a style of rich's; without them where nobody sees colours."""
+        text = Text.assemble(*((redact(piece), style) for piece, style in pieces))
+        if self.interactive:
+            self._rich.print(text, soft_wrap=True)
+        else:
+            self.say(text.plain)
+
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Aligned columns; those that hold only numbers are set flush right."""
-        cells = [[str(cell) for cell in row] for row in rows]
+        cells = [[redact(str(cell)) for cell in row] for row in rows]
+        if self._json:
+            self._object(title, "info", table=[dict(zip(columns, row, strict=True)) for row in cells])
+            return
         right = [all(_numeric(row[i]) for row in cells) for i in range(len(columns))]
         if self.interactive:
             table = Table(title=title, title_justify="left", title_style="bold")

@@ -1,13 +1,15 @@
 """How a command ends: the exit code and the one sentence of whatever went wrong.
 
 A user's mistake is the sentence and the exit code of its error (2 configuration, 3 surroundings, 4 data, 5 checkpoint,
-6 diverged, 7 hung, 9 a failed check); 75 is no mistake: the command was asked to stop (SIGTERM, SIGUSR1, and of
-training the first Ctrl-C and `electra stop`), and the same command again resumes; training has saved, unless the
-sentence says otherwise. What the operating system refuses anywhere, in a worker too, is 3; Ctrl-C outside training is
-130, as the second one within it is (`cluster.stop`); anything unforeseen is 1, with a traceback on `--debug`.
+6 diverged, 7 hung, 8 an upload refused, 9 a failed check); 75 is no mistake: the command was asked to stop (SIGTERM,
+SIGUSR1, and of training the first Ctrl-C and `electra stop`), and the same command again resumes; training has saved,
+unless the sentence says otherwise. What the operating system refuses anywhere, in a worker too, is 3; Ctrl-C outside
+training is 130, as the second one within it is (`cluster.stop`); anything unforeseen is 1, with a traceback on
+`--debug`.
 """
 
 import json
+import os
 import re
 import signal
 import sys
@@ -23,7 +25,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cluster import failures
+from data_prep import log_lines
 from data_prep.errors import ElectraError
+from data_prep.redact import redact, redact_logs
 
 if TYPE_CHECKING:
     from cluster.launch import Ranks
@@ -42,6 +46,7 @@ def errors(json_: bool, debug: bool) -> Iterator[Where]:
     """End the process as DESIGN's exit codes say; the sentence goes to stderr, and to stdout as JSON if asked for. Of
     several processes that fail together one says it, and all end alike."""
     where, heard = Where(), _Signals()
+    redact_logs()
     with heard.listening():
         yield from _ending(where, heard, json_, debug)
 
@@ -123,17 +128,24 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+RESUMABLE = (75, 130)  # ends that nothing went wrong before
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
+def _last_line(sentence: str, code: int) -> str:
+    if os.environ.get(log_lines.FORMAT) != "json":  # whatever else stands there may be what went wrong
+        return f"electra: {sentence}"
+    return log_lines.line(sentence, level="warning" if code in RESUMABLE else "error")
+
+
 def _end(sentence: str, code: int, json_: bool, debug: bool, ranks: "Ranks | None" = None) -> Any:
-    sentence, first = _ANSI.sub("", sentence), True
+    sentence, first = redact(_ANSI.sub("", sentence)), True
     if ranks is not None:
         sentence, code, first = ranks.fail(sentence, code)
     if debug:
-        traceback.print_exc()
+        print(redact(traceback.format_exc()), end="", file=sys.stderr)
     if first:
-        print(f"electra: {sentence}", file=sys.stderr, flush=True)
+        print(_last_line(sentence, code), file=sys.stderr, flush=True)
     if json_ and (ranks is None or ranks.rank == 0):
         print(json.dumps({"exit_code": code, "error": sentence}), flush=True)
     if ranks is not None:

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_prep import manifest as manifests
 from data_prep.manifest import Manifest
 from data_prep.settings import fingerprint
-from data_prep.storage import Location
-from pipeline import gather, run_facts, sweep
-from pipeline.assumed import assumed_manifest, is_assumed
+from pipeline import corpora, gather, run_facts, sweep
+from pipeline.assumed import is_assumed
+from pipeline.corpora import MAIN, Readings
 from pipeline.devices import Stated
 from pipeline.estimate_evaluation import EvaluationEstimate, evaluations
 from training.run import mean_counts
@@ -34,7 +33,6 @@ __all__ = [
     "Estimate",
     "EvaluationEstimate",
     "RunEstimate",
-    "corpus_of",
     "estimate",
     "finished_rates",
     "shape_of",
@@ -88,39 +86,29 @@ def estimate(
     experiment: "Experiment",
     out: Path,
     *,
-    manifest: Manifest | None = None,
-    corpus: Location | None = None,
+    readings: Readings | None = None,
     stated: Stated | None = None,
     measured: "Measured | None" = None,
     finished: Mapping[str, float] | None = None,
 ) -> Estimate:
     """Every run and evaluation of an experiment whose folder is `out` (which need not exist).
 
-    `manifest` and `corpus` are its prepared corpus; without them rows are taken to be full. `stated`: a device and what
+    `readings` are of its corpora; without them rows are taken to be full. `stated`: a device and what
     it does. `measured`: what was measured on this machine, for CPUs (`pipeline.measured.measure`; one serves an
     experiment and its sweep). With neither, only finished runs and units give a rate; `finished`: that of runs, where
     those of other folders count too (`finished_rates`). Plans as `Experiment.runs`, and
     raises as it does.
     """
-    used = manifest if manifest is not None else assumed_manifest(experiment.corpus)
-    specs = experiment.runs(used, corpus if manifest is not None else None, out / "runs")
+    readings = corpora.assumed(experiment) if readings is None else readings
+    specs = experiment.runs(readings, out / "runs")
     finished = finished_rates(out) if finished is None else finished
-    runs = [_run(spec, used, out, finished, stated, measured) for spec in specs]
+    read = {run: readings[name].manifest for run, name in experiment.corpus_by_run(specs).items()}
+    runs = [_run(spec, read[spec.name], out, finished, stated, measured) for spec in specs]
     return Estimate(
         runs=runs,
-        evaluations=evaluations(experiment, specs, out, corpus, stated, measured),
-        assumed=manifest is None,
+        evaluations=evaluations(experiment, specs, out, readings[MAIN].place, stated, measured),
+        assumed=any(reading.assumed for reading in readings.values()),
     )
-
-
-def corpus_of(out: Path, experiment: "Experiment") -> tuple[Manifest | None, Location | None]:
-    """The prepared corpus of an experiment in `out`, and where it lies; neither before it is prepared."""
-    from data_prep import storage
-
-    place = storage.folder(experiment.corpus.location or out / "corpus")
-    if place.size(manifests.FILE_NAME) is None:
-        return None, None
-    return manifests.load(place), place
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
@@ -130,7 +118,8 @@ def shape_of(spec: RunSpec) -> str:
     """What a step's time depends on of a run: not its arm's name or rate, nor its length."""
     identity = spec.identity
     arm = identity.arm.model_dump(mode="json", exclude={"name", "learning_rate", "init_from"})
-    return fingerprint([arm, identity.model.model_dump(mode="json"), identity.global_batch, identity.seq_len])
+    rows = [identity.global_batch, identity.seq_len, identity.manifest_sha256]
+    return fingerprint([arm, identity.model.model_dump(mode="json"), rows])
 
 
 def _run(

@@ -18,7 +18,7 @@ from pipeline import evaluate_data, evaluate_mistakes, evaluate_page, gather
 from pipeline.console import Console
 from pipeline.evaluate_results import order, warn_degenerate, write_grids, write_results
 from pipeline.evaluate_submission import refuse_incomplete, submit
-from pipeline.evaluate_targets import Model, finished_runs
+from pipeline.evaluate_targets import Model, finished_runs, refuse_unfit
 from pipeline.evaluate_units import is_done, is_whole, units
 from pipeline.evaluate_work import work
 from training.protocol import EvaluationConfig
@@ -85,6 +85,7 @@ def _evaluate(
     console: Console,
     before_work: Callable[[], None],
 ) -> list[Result]:
+    refuse_unfit(grid.models, config)
     evaluation = storage.make_folder(out / "evaluation")
     storage.LocalFolder(evaluation).remove_temporaries()
     folder = storage.make_folder(evaluation / "tasks")

@@ -17,7 +17,7 @@ from pipeline import config as yaml_config
 from pipeline import evaluate_table, gather
 from pipeline.console import Console, quiet_libraries
 from pipeline.evaluate import evaluate_model
-from pipeline.evaluate_targets import experiment_of, model_at, refuse_headless
+from pipeline.evaluate_targets import experiment_of, model_at
 from pipeline.experiment import Experiment
 from pipeline.place import join_ray, shown
 from pipeline.tracking import sync
@@ -47,8 +47,6 @@ def evaluate_one(
     folder = (out or experiment or Path("runs") / f"evaluate-{model.name}").absolute()
     settings = _settings(folder, overrides)
     quiet_libraries(offline=settings.evaluation.glue_dataset is None)
-    if "blimp" in settings.evaluation.suites:
-        refuse_headless(target)
     home = experiment or (folder if (folder / gather.CONFIG_NAME).is_file() else None)
     with storage.LocalFolder(folder).held(), ExitStack() as stack:
         rows = evaluate_model(

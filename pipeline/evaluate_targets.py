@@ -6,6 +6,7 @@ folder brings is never run. Guarantees: `sha256` names weights and tokenizer tog
 unnoticed. Weights are not read here, but of a Hugging Face folder they are hashed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from data_prep.integrity import local_tokenizer
 from data_prep.settings import fingerprint
 from pipeline import gather
 from training import hf_config
+from training.protocol import EvaluationConfig, too_long
 from training.run_folder import RECORD, store_of
 
 Result = dict[str, Any]
@@ -24,12 +26,14 @@ Result = dict[str, Any]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A checkpoint or a Hugging Face folder at `location`, and the folder its tokenizer is in; `facts` are the fields
-    that every one of its results carries."""
+    that every one of its results carries. `judges`: whether a head of it fills masks or detects replaced tokens."""
 
     name: str
     location: str
     sha256: str
     tokenizer: str
+    max_positions: int
+    judges: bool
     facts: Result
 
 
@@ -40,8 +44,12 @@ def finished_runs(out: Path) -> list[Model]:
     whole = [folder for folder in folders if gather.part_of(gather.read_spec(folder)) is None]
     if not whole:
         raise CheckpointError(f"{out / 'runs'} holds no finished run: run `electra train` first.")
-    tokenizer = str(local_tokenizer(gather.corpus_folder(out)))
-    return [_finished(folder, tokenizer) for folder in whole]
+    return [_finished(folder, _tokenizer(out, folder)) for folder in whole]
+
+
+def _tokenizer(out: Path, run_dir: Path) -> str:
+    """The folder of the tokenizer that a run of the experiment in `out` reads with."""
+    return str(local_tokenizer(gather.corpus_folder(out, gather.read_spec(run_dir)["arm"])))
 
 
 def _finished(folder: Path, tokenizer: str) -> Model:
@@ -56,10 +64,10 @@ def _finished(folder: Path, tokenizer: str) -> Model:
         **{name: spec[name] for name in ("arm", "objective", "budget", "seed")},
         **{name: done[name] for name in ("step", "flops_counted")},
     }
-    return _model(folder.name, checkpoint, tokenizer, facts)
+    return _model(folder.name, checkpoint, tokenizer, spec, facts)
 
 
-def _model(name: str, checkpoint: storage.Folder, tokenizer: str, facts: Result) -> Model:
+def _model(name: str, checkpoint: storage.Folder, tokenizer: str, spec: Result, facts: Result) -> Model:
     # the manifest holds the hashes of the parts and, in the run's identity, the tokenizer's
     sha256 = checkpoint.sha256("manifest.json")
     return Model(
@@ -67,8 +75,16 @@ def _model(name: str, checkpoint: storage.Folder, tokenizer: str, facts: Result)
         location=checkpoint.location,
         sha256=sha256,
         tokenizer=tokenizer,
+        max_positions=spec["identity"]["model"]["max_positions"],
+        judges=_judges(spec["identity"]["arm"]),
         facts=facts | {"flops_declared": False},
     )
+
+
+def _judges(arm: Result) -> bool:
+    """All arms but those that fill in samples, where the samples are chance's: nothing there has seen [MASK]."""
+    drawn = (arm.get("generator") or {}).get("kind") == "uniform"
+    return not (drawn and arm["objective"] in ("replace_mlm", "all_tokens_mlm"))
 
 
 # --- one model --------------------------------------------------------------------------------------------------------
@@ -100,13 +116,12 @@ def model_at(target: Path, *, name: str | None = None, flops: float | None = Non
         return _hugging_face(target, name or target.resolve().name, flops)
     if flops is not None or name is not None:
         raise ConfigError(f"{target} is one of our runs, whose name and FLOPs are known: leave out --flops and --name")
-    tokenizer = str(local_tokenizer(gather.corpus_folder(out)))
     folder = target.resolve()
     if not (folder / RECORD).is_file():
-        return _checkpoint(folder, tokenizer)
+        return _checkpoint(folder, _tokenizer(out, folder.parents[1]))
     if not (folder / "done.json").is_file():
         raise CheckpointError(f"{target} is not finished: name one of its checkpoints, or run `electra train` again.")
-    return _finished(folder, tokenizer)
+    return _finished(folder, _tokenizer(out, folder))
 
 
 def _checkpoint(folder: Path, tokenizer: str) -> Model:
@@ -121,7 +136,7 @@ def _checkpoint(folder: Path, tokenizer: str) -> Model:
         "step": progress.step,
         "flops_counted": progress.flops_counted,
     }
-    return _model(facts["run"], found.folder, tokenizer, facts)
+    return _model(facts["run"], found.folder, tokenizer, spec, facts)
 
 
 def _hugging_face(folder: Path, name: str, flops: float | None) -> Model:
@@ -141,16 +156,27 @@ def _hugging_face(folder: Path, name: str, flops: float | None) -> Model:
     }
     sha256 = fingerprint([found.sha256(), storage.sha256_of(folder / hf_config.CONFIG), words])
     place = str(folder.resolve())
-    return Model(name=name, location=place, sha256=sha256, tokenizer=place, facts=facts)
+    return Model(
+        name=name,
+        location=place,
+        sha256=sha256,
+        tokenizer=place,
+        max_positions=found.config.max_positions,
+        judges=bool(found.architecture.heads),
+        facts=facts,
+    )
 
 
-def refuse_headless(target: Path) -> None:
-    """ConfigError where a Hugging Face folder's class has no head to score minimal pairs with."""
-    if hf_config.is_hugging_face(target) and not hf_config.describe(target).architecture.heads:
-        raise ConfigError(
-            f"{target} has no head that fills masks or detects replaced tokens, which BLiMP asks: leave --blimp out, "
-            "or choose another folder"
-        )
+def refuse_unfit(models: Sequence[Model], config: EvaluationConfig) -> None:
+    """ConfigError where a model cannot answer what is asked: before anything is computed for the others."""
+    for model in models:
+        if "blimp" in config.suites and not model.judges:
+            raise ConfigError(
+                f"{model.name} has no head that fills masks or detects replaced tokens, which BLiMP asks: leave blimp "
+                "out of evaluation.suites (--blimp), or choose another model"
+            )
+        if refused := too_long(config, model.max_positions):
+            raise ConfigError(f"{refused} of {model.name}: lower it")
 
 
 def _tokenizer_sha256(folder: Path, vocab_size: int) -> str:

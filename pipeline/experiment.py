@@ -13,10 +13,9 @@ from pydantic_core import PydanticCustomError
 
 from cluster.config import ClusterConfig
 from data_prep.corpus import CorpusConfig
-from data_prep.manifest import Manifest
 from data_prep.settings import Settings
-from data_prep.storage import Location
-from pipeline import sweep_config
+from pipeline import corpora, sweep_config
+from pipeline.corpora import MAIN, Reading, Readings, Variant
 from training.arms import ArmConfig, ElectraTwoStageArm, why_no_trunk
 from training.protocol import EvaluationConfig
 from training.settings import RunSpec, TrainingConfig, budget_name
@@ -24,9 +23,12 @@ from training.sizes import ModelConfig
 
 Budgets = Annotated[list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], Field(min_length=1)]
 
+CorpusName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+
 
 class Experiment(Settings):
-    """The experiment file. Every arm is trained at every budget with every seed, on the same rows in the same order.
+    """The experiment file. Every arm is trained at every budget with every seed, on the same rows in the same order; an
+    arm that `corpora` names, on the same documents through another tokenizer or in another layout.
 
     A comparison says `budgets`, and an arm has as many steps as each pays for. The recipe of a paper says `steps`, and
     is one arm: two would have as many budgets, at which nothing is to be compared.
@@ -36,6 +38,7 @@ class Experiment(Settings):
     seed: Annotated[int, Field(ge=0)] = 0
     seeds: PositiveInt = 1  # pre-training repetitions: seed, seed + 1, ...
     corpus: CorpusConfig
+    corpora: dict[CorpusName, Variant] = Field(default_factory=dict)
     model: ModelConfig
     training: TrainingConfig
     arms: Annotated[list[ArmConfig], Field(min_length=1)]
@@ -84,6 +87,12 @@ class Experiment(Settings):
         return self
 
     @model_validator(mode="after")
+    def _arms_have_a_corpus(self) -> "Experiment":
+        if refused := corpora.refusal(self.corpora, [arm.label for arm in self.arms]):
+            raise ValueError(refused)
+        return self
+
+    @model_validator(mode="after")
     def _arms_have_trunks(self) -> "Experiment":
         if not self.training.schedule.branches:
             return self
@@ -104,17 +113,28 @@ class Experiment(Settings):
         arms = [arm.model_copy(update={"learning_rate": rates[arm.label]}) for arm in self.arms]
         return self.model_copy(update={"arms": arms})
 
-    def runs(
-        self, manifest: Manifest, corpus_dir: Location | None = None, runs_dir: Path | None = None
-    ) -> list[RunSpec]:
-        """Every arm × budget × seed as a run on the corpus `manifest` describes, smallest budgets first (an arm in two
-        stages as two runs). With the corpus at hand, short runs are planned from the rows they will read; with the
-        folder of runs at hand, what a run began with need not be there any more. Where budgets are decay branches, the
-        largest, their trunks, come first."""
+    def corpus_configs(self) -> dict[str, CorpusConfig]:
+        """Every corpus by its name, `corpus` itself first."""
+        return {MAIN: self.corpus} | {name: variant.of(self.corpus) for name, variant in self.corpora.items()}
+
+    def corpus_of(self, arm: str) -> str:
+        """The name of the corpus that an arm reads."""
+        return next((name for name, variant in self.corpora.items() if arm in variant.arms), MAIN)
+
+    def corpus_by_run(self, runs: Sequence[RunSpec]) -> dict[str, str]:
+        """The names of the corpora that planned runs read, by run; a first stage reads that of its second."""
+        arms = {run.name: run.identity.arm.label for run in runs}
+        return {run.name: self.corpus_of(arms[run.part_of or run.name]) for run in runs}
+
+    def runs(self, readings: Readings, runs_dir: Path | None = None) -> list[RunSpec]:
+        """Every arm × budget × seed as a run on the corpus that its arm reads, smallest budgets first (an arm in two
+        stages as two runs). With the rows of a corpus at hand, short runs are planned from those they will read; with
+        the folder of runs at hand, what a run began with need not be there any more. Where budgets are decay branches,
+        the largest, their trunks, come first."""
         from training.run import plan_runs
 
         if self.training.schedule.branches:
-            return self._branches(manifest, corpus_dir)
+            return self._branches(readings)
         budgets: Sequence[float | None] = self.budgets or [None]
         return [
             run
@@ -125,16 +145,19 @@ class Experiment(Settings):
                 arm=arm,
                 model=self.model,
                 training=self.training,
-                manifest=manifest,
+                manifest=self._reading(arm, readings).manifest,
                 seed=self.seed + repeat,
                 budget=budget,
                 steps=self.steps,
-                corpus_dir=corpus_dir,
+                corpus_dir=self._reading(arm, readings).place,
                 runs_dir=runs_dir,
             )
         ]
 
-    def _branches(self, manifest: Manifest, corpus_dir: Location | None) -> list[RunSpec]:
+    def _reading(self, arm: ArmConfig, readings: Readings) -> Reading:
+        return readings[self.corpus_of(arm.label)]
+
+    def _branches(self, readings: Readings) -> list[RunSpec]:
         from training.branches import plan_branches
 
         trees = [
@@ -142,10 +165,10 @@ class Experiment(Settings):
                 arm=arm,
                 model=self.model,
                 training=self.training,
-                manifest=manifest,
+                manifest=self._reading(arm, readings).manifest,
                 seed=self.seed + repeat,
                 budgets=self.budgets or [],
-                corpus_dir=corpus_dir,
+                corpus_dir=self._reading(arm, readings).place,
             )
             for repeat in range(self.seeds)
             for arm in self.arms

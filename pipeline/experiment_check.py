@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.errors import CheckError, DataError
-from pipeline import gather, matching, sweep
-from pipeline.assumed import assumed_manifest, is_assumed
+from pipeline import corpora, gather, matching, sweep
+from pipeline.assumed import is_assumed
 from pipeline.console import Console
-from pipeline.estimate import corpus_of
 from pipeline.experiment import Experiment
 from pipeline.gather import Contents, Run
 from pipeline.matching import NOTES, Finding
@@ -37,7 +36,7 @@ def check(experiment: Experiment, out: Path, console: Console) -> dict[str, Any]
             f"{shown(out)} is no matched comparison: {' '.join(broken[:3])}"
             + (f" ({len(broken) - 3} more above.)" if len(broken) > 3 else "")
         )
-    if contents.manifest is not None and is_assumed(contents.manifest):
+    if any(map(is_assumed, contents.manifests.values())):
         console.say("The corpus is not prepared: this is the plan for rows that are full.")
     console.say(f"{shown(out)}: all rules hold for {len(contents.finished)} finished of {len(contents.runs)} runs")
     return {"findings": [{"kind": one.kind, "ok": one.ok, "sentence": one.sentence} for one in findings]}
@@ -60,15 +59,14 @@ def _row(run: Run) -> list[object]:
 
 def _contents(experiment: Experiment, out: Path) -> tuple[Contents, list[Finding]]:
     """What is there, with the runs that are not begun as they are planned; and the runs that are others now."""
-    manifest, corpus = corpus_of(out.absolute(), experiment)
+    readings = corpora.found(experiment, out.absolute())
     there = gather.read(out) if out.is_dir() else None
     begun = {run.name: run for run in (*there.runs, *there.first_stages)} if there else {}
-    if begun and manifest is None:
-        raise DataError(f"{out}: its corpus is gone, from which runs are planned; run `electra prepare` again.")
-    manifest = manifest or assumed_manifest(experiment.corpus)
+    if begun and any(one.assumed for one in readings.values()):
+        raise DataError(f"{out}: a corpus is gone, from which runs are planned; run `electra prepare` again.")
     record = sweep.chosen(experiment, out)  # no count depends on rates
     rated = experiment if record is None else experiment.with_rates(sweep.rates_of(record))
-    planned = rated.runs(manifest, corpus, out / "runs")
+    planned = rated.runs(readings, out / "runs")
     runs = [begun.get(spec.name) or _as_run(spec, out) for spec in planned]
     contents = Contents(
         out=out,
@@ -77,7 +75,7 @@ def _contents(experiment: Experiment, out: Path) -> tuple[Contents, list[Finding
         runs=[run for run in runs if run.part_of is None],
         first_stages=[run for run in runs if run.part_of is not None],
         results=there.results if there else [],
-        manifest=manifest,
+        manifests={name: one.manifest for name, one in readings.items()},
     )
     others = [_changed(spec) for spec in planned if spec.name in begun and _is_other(spec, begun[spec.name])]
     stale = [_stale(begun=bool(begun))] if record is None and matching.chosen(out) is not None else []

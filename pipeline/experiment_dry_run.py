@@ -9,8 +9,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline import corpora, sweep
 from pipeline import estimate as estimates
-from pipeline import sweep
 from pipeline.console import Console, duration
 from pipeline.estimate import Estimate, EvaluationEstimate, RunEstimate, total
 from pipeline.experiment import Experiment
@@ -57,27 +57,24 @@ def dry_run(experiment: Experiment, out: Path, console: Console, *, stated: "Sta
 
 def _estimates(experiment: Experiment, out: Path, console: Console, stated: "Stated | None") -> Stages:
     """Of the sweep, where there is one, and of the experiment, at the rates chosen where they are."""
-    manifest, corpus = estimates.corpus_of(out, experiment)
+    readings = corpora.found(experiment, out)
     measured = None
     if stated is None and not experiment.cluster.use_gpu:
         from pipeline.measured import measure
 
         with console.stage("measure"):
-            measured = measure(experiment, manifest, corpus, out)
+            measured = measure(experiment, readings, out)
 
     finished = estimates.finished_rates(out)
 
     def of(one: Experiment, folder: Path) -> Estimate:
-        return estimates.estimate(
-            one, folder, manifest=manifest, corpus=corpus, stated=stated, measured=measured, finished=finished
-        )
+        return estimates.estimate(one, folder, readings=readings, stated=stated, measured=measured, finished=finished)
 
     found: Stages = []
     if experiment.sweep is not None:
-        place = experiment.corpus.location or str(out.absolute() / "corpus")
-        swept = of(sweep.as_experiment(experiment, place), out / sweep.FOLDER)
+        swept = of(sweep.as_experiment(experiment, out.absolute()), out / sweep.FOLDER)
         scored = experiment.sweep.choose_by != LOSS
-        record = None if manifest is None else sweep.chosen(experiment, out)
+        record = None if any(one.assumed for one in readings.values()) else sweep.chosen(experiment, out)
         if record is not None:  # a run that diverged has no end, and is not tried again
             swept = replace(swept, runs=[replace(run, done=True) for run in swept.runs], evaluations=[])
             experiment = experiment.with_rates(sweep.rates_of(record))

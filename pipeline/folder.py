@@ -6,7 +6,7 @@ be written, is in use, or holds another experiment is an error before any work. 
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from data_prep import storage
 from data_prep.errors import ConfigError
 from pipeline import config as yaml_config
+from pipeline import corpora
 from pipeline.experiment import Experiment
 from pipeline.gather import CONFIG_NAME
 from training.arms import ArmConfig, FrozenGenerator
@@ -27,9 +28,9 @@ _FREE = {"cluster", "evaluation", "sweep", *(f"training.{name}" for name in Plac
 class Folder:
     """An experiment's directory, open for writing by this process. Make one with `open_folder`."""
 
-    def __init__(self, path: Path, corpus: str | None) -> None:
+    def __init__(self, path: Path, corpora: Mapping[str, storage.Folder]) -> None:
         self.path = path
-        self.corpus = storage.folder(corpus or path / "corpus")
+        self.corpora = corpora  # by name
         self.runs = path / "runs"
         self.evaluation = path / "evaluation"
         self.report = path / "report"
@@ -56,7 +57,7 @@ def open_folder(path: Path, experiment: Experiment) -> Iterator[Folder]:
         text = yaml_config.dump(_with_absolute_origins(experiment))
         if not stored.exists() or stored.read_text(encoding="utf-8") != text:
             storage.write_bytes(stored, text.encode())
-        yield Folder(path, experiment.corpus.location)
+        yield Folder(path, corpora.places(experiment, path))
 
 
 def _with_absolute_origins(experiment: Experiment) -> Experiment:
@@ -75,11 +76,7 @@ def _with_absolute_origin(arm: ArmConfig) -> ArmConfig:
 
 def check_identity(stored: Path, experiment: Experiment) -> None:
     """ConfigError when `experiment` is not the one whose results lie beside the file `stored`."""
-    before, now = _by_name(yaml_config.load(stored, model=Experiment)), _by_name(experiment)
-    for list_name in ("arms", "budgets"):
-        now[list_name] = {name: item for name, item in now[list_name].items() if name in before[list_name]}
-    now["seeds"] = before["seeds"] if now["seeds"] >= before["seeds"] else now["seeds"]
-    changed = [key for key in _differences(before, now, "") if not _is_free(key)]
+    changed = changes(yaml_config.load(stored, model=Experiment), experiment)
     if changed:
         keys = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
         raise ConfigError(
@@ -88,12 +85,25 @@ def check_identity(stored: Path, experiment: Experiment) -> None:
         )
 
 
+def changes(first: Experiment, second: Experiment) -> list[str]:
+    """Keys of the first experiment whose values in the second forbid it to go on with the first one's results."""
+    before, now = _by_name(first), _by_name(second)
+    for list_name in ("arms", "budgets", "corpora"):
+        now[list_name] = {name: item for name, item in now[list_name].items() if name in before[list_name]}
+    now["seeds"] = before["seeds"] if now["seeds"] >= before["seeds"] else now["seeds"]
+    return [key for key in _differences(before, now, "") if not _is_free(key)]
+
+
 def _by_name(experiment: Experiment) -> dict[str, Any]:
     """The tree with arms and budgets under the names their runs carry, so that additions can be told apart, and without
-    the places that files of the corpus and first weights lie at."""
+    the places that files of corpora and first weights lie at. An arm says which corpus it reads."""
     tree = experiment.model_dump(mode="json")
-    tree["corpus"] = experiment.corpus.identity()
-    tree["arms"] = {arm.label: _without_places(arm.model_dump(mode="json")) for arm in experiment.arms}
+    tree["corpora"] = {name: config.identity() for name, config in experiment.corpus_configs().items()}
+    tree["corpus"] = tree["corpora"].pop(corpora.MAIN)
+    tree["arms"] = {
+        arm.label: _without_places(arm.model_dump(mode="json")) | {"corpus": experiment.corpus_of(arm.label)}
+        for arm in experiment.arms
+    }
     tree["budgets"] = {budget_name(budget): budget for budget in experiment.budgets or []}
     return tree
 

@@ -20,6 +20,7 @@ from data_prep import storage
 from data_prep.errors import ConfigError, DataError
 from data_prep.manifest import Manifest
 from pipeline import config as yaml_config
+from pipeline import corpora
 from pipeline.resampling import METRICS, Fit
 from pipeline.story import Totals, tell
 from training import run_folder
@@ -79,12 +80,25 @@ class Contents:
     runs: list[Run]  # by budget, arm (in the configuration's order), seed; without first stages
     first_stages: list[Run]
     results: list[dict[str, Any]]  # lines of results.jsonl
-    manifest: Manifest | None
+    manifests: dict[str, Manifest]  # of the corpora that are there, by name
 
     @property
     def arms(self) -> list[str]:
         """All arms, in the configuration's order: what an arm's colour and marker follow."""
         return list(dict.fromkeys([*arm_labels(self.config), *(run.arm for run in self.runs)]))
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Of `corpus:`; None where it is not there."""
+        return self.manifests.get(corpora.MAIN)
+
+    def corpus_of(self, run: Run) -> str:
+        """The name of the corpus that a run reads."""
+        return corpora.stored_name(self.config, run.arm)
+
+    def manifest_of(self, run: Run) -> Manifest | None:
+        """Of the corpus that a run reads; None where it is not there."""
+        return self.manifests.get(self.corpus_of(run))
 
     @property
     def finished(self) -> list[Run]:
@@ -101,7 +115,6 @@ def read(out: Path) -> Contents:
     runs = [_read_run(path.parent) for path in sorted(out.glob("runs/*/run.json"))]
     runs.sort(key=lambda run: (run.budget, order.index(run.arm) if run.arm in order else len(order), run.arm, run.seed))
     whole = [run for run in runs if run.part_of is None]
-    corpus = corpus_folder(out)
     return Contents(
         out=out,
         name=name_of(out),
@@ -109,15 +122,24 @@ def read(out: Path) -> Contents:
         runs=whole,
         first_stages=[run for run in runs if run.part_of is not None],
         results=read_results(out),
-        manifest=manifests.load(corpus) if corpus.size(manifests.FILE_NAME) is not None else None,
+        manifests={
+            name: manifests.load(place)
+            for name, place in corpus_folders(out).items()
+            if place.size(manifests.FILE_NAME) is not None
+        },
     )
 
 
-def corpus_folder(out: Path) -> storage.Folder:
-    """Where the experiment's corpus is: OUT/corpus, or the place its configuration names."""
-    corpus = read_config(out).get("corpus")
-    location = corpus.get("location") if isinstance(corpus, dict) else None
-    return storage.folder(location or out / "corpus")
+def corpus_folder(out: Path, arm: str | None = None) -> storage.Folder:
+    """Where the corpus is that an arm of the experiment reads, or without one `corpus:` itself."""
+    config = read_config(out)
+    return corpora.stored_place(config, corpora.stored_name(config, arm), out)
+
+
+def corpus_folders(out: Path) -> dict[str, storage.Folder]:
+    """Where all corpora of the experiment are, by name."""
+    config = read_config(out)
+    return {name: corpora.stored_place(config, name, out) for name in (corpora.MAIN, *(config.get("corpora") or {}))}
 
 
 def read_config(out: Path) -> dict[str, Any]:
@@ -260,7 +282,7 @@ def fit_of(out: Path, result: dict[str, Any]) -> Fit:
     try:
         stat = path.stat()
         metric, label, prediction, group = _answers(_arrays(path, stat.st_mtime_ns, stat.st_size), result)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{path} is not readable ({error}); delete {record_of(out, result)} and run `electra evaluate` again."
         ) from None

@@ -59,12 +59,10 @@ def entropy(rate: float) -> float:
 def signals(contents: Contents) -> list[Signal]:
     """Arms at their budgets, in the order of runs; none without a corpus to count tokens in. Runs of several seeds are
     averaged."""
-    if contents.manifest is None:
-        return []
     cells: dict[tuple[str, float], list[Run]] = {}
     for run in contents.finished:
         cells.setdefault((run.arm, run.budget), []).append(run)
-    return [_signal(runs, contents.manifest) for runs in cells.values()]
+    return [_signal(runs, read) for runs in cells.values() if (read := contents.manifest_of(runs[0])) is not None]
 
 
 def _signal(runs: Sequence[Run], corpus: Manifest) -> Signal:
@@ -114,9 +112,8 @@ class Along:
 
 def along(contents: Contents) -> list[Along]:
     """Of every finished run that has any."""
-    if contents.manifest is None:
-        return []
-    found = [_along(run, contents.manifest) for run in contents.finished if run.objective in _OF_TWO]
+    detecting = [(run, contents.manifest_of(run)) for run in contents.finished if run.objective in _OF_TWO]
+    found = [_along(run, corpus) for run, corpus in detecting if corpus is not None]
     return [one for one in found if one.flops]
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from data_prep import storage
 from data_prep.errors import DataError
 from pipeline import matching_rules as rules
+from pipeline import matching_streams as streams
 from pipeline import rows_read, sweep
 from pipeline.gather import Contents
 from pipeline.wording import arm_name, names
@@ -43,7 +44,7 @@ def check(contents: Contents) -> list[Finding]:
         *_of("generator", rules.without_generator(contents), rules.generator_counted(contents)),
         *_of("schedule", rules.cut_schedules(contents), rules.schedules_whole(contents)),
         *_sweep(contents),
-        *_of("settings", rules.unlike_settings(contents.runs), rules.settings_alike(contents.runs)),
+        *_of("settings", rules.unlike_settings(contents), rules.settings_alike(contents.runs)),
         *_of("evaluation", rules.unlike_evaluation(contents), rules.evaluation_alike(contents)),
         *_differences(contents),
         *_unfinished(contents),
@@ -60,17 +61,16 @@ def _of(kind: Kind, broken: Sequence[str], kept: str | None) -> Iterator[Finding
 
 def _rows(contents: Contents) -> Iterator[Finding]:
     """The plan reads one corpus in one order; what was really read is held to it, rollbacks and second stages too."""
-    yield from _of("rows", rules.unlike_streams(contents.runs), rules.STREAMS)
+    yield from _of("rows", streams.broken(contents), streams.kept(contents))
     groups = rows_read.alike(contents)
-    apart = len(groups) > len({one.seed for one in groups})
     if groups:
         for sentence in rows_read.sentences(contents):
-            yield Finding("rows", not apart, sentence)
+            yield Finding("rows", not rows_read.apart(groups), sentence)
 
 
 def _differences(contents: Contents) -> Iterator[Finding]:
     waiting = contents.config.get("sweep") is not None and chosen(contents.out) is None
-    for sentence in rules.differences(contents.runs, rates=not waiting):
+    for sentence in [*streams.differences(contents), *rules.differences(contents.runs, rates=not waiting)]:
         yield Finding("difference", True, sentence)
 
 

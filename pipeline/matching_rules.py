@@ -20,27 +20,6 @@ from training.settings import ScheduleConfig, run_name
 from training.sizes import EncoderConfig
 
 _ARM: TypeAdapter[ArmConfig] = TypeAdapter(ArmConfig)
-STREAMS = "All runs take their rows from one corpus, with one tokenizer and layout, in batches of one size."
-
-
-def unlike_streams(runs: Sequence[Run]) -> list[str]:
-    """The order of rows is a function of corpus, batch, order settings and seed, which this compares without the
-    last."""
-    return [
-        f"Runs differ in {what}: {_groups(runs, partial(_of_identity, key))}."
-        for key, what in (
-            ("manifest_sha256", "their corpus"),
-            ("tokenizer_sha256", "their tokenizer"),
-            ("seq_len", "the length of rows"),
-            ("global_batch", "training.global_batch"),
-            ("order", "training.order"),
-        )
-        if _differ([run.identity.get(key) for run in runs])
-    ]
-
-
-def _of_identity(key: str, run: Run) -> Any:
-    return run.identity.get(key)
 
 
 # --- FLOPs ------------------------------------------------------------------------------------------------------------
@@ -95,13 +74,14 @@ def generator_counted(contents: Contents) -> str | None:
 
 def _generator_share(run: Run, contents: Contents) -> tuple[float, float] | None:
     """FLOPs of an average step with the generator, and without it."""
-    if contents.manifest is None:
+    manifest = contents.manifest_of(run)
+    if manifest is None:
         return None
     arm = _ARM.validate_python(run.identity["arm"])
     columns = network_costs(arm, EncoderConfig.model_validate(run.identity["model"]))
     if "generator" not in columns:
         return None
-    counts = mean_counts(contents.manifest, arm).scaled(run.identity["global_batch"])
+    counts = mean_counts(manifest, arm).scaled(run.identity["global_batch"])
     whole = sum(column.train(counts) for column in columns.values())
     return whole, whole - columns["generator"].train(counts)
 
@@ -154,20 +134,34 @@ def _shortest(run: Run, contents: Contents) -> int | None:
 # --- what all arms share ----------------------------------------------------------------------------------------------
 
 
-def unlike_settings(runs: Sequence[Run]) -> list[str]:
-    """What of the recipe is not the same for all runs."""
+def unlike_settings(contents: Contents) -> list[str]:
+    """What of the recipe is not the same for all runs. How many words a model knows is its corpus's business."""
+    words, everything = "vocab_size", contents.runs
     settings: dict[str, Callable[[Run], Any]] = {
         "training.optimizer": lambda run: run.identity["optimizer"],
         "the kind of schedule": lambda run: run.identity["schedule"]["kind"],
         "precision": precision,
-        **{f"model.{key}": partial(_of_model, key) for key in EncoderConfig.model_fields},  # dropout among them
+        # dropout among them
+        **{f"model.{key}": partial(_of_model, key) for key in EncoderConfig.model_fields if key != words},
     }
-    found = []
-    for what, of in settings.items():
-        known = [run for run in runs if of(run) is not None]
-        if _differ(map(of, known)):
-            found.append(f"Runs differ in {what}: {_groups(known, of)}.")
+    found = [sentence for what, of in settings.items() if (sentence := unlike(what, everything, of))]
+    for own in by_corpus(contents).values():
+        found += filter(None, [unlike(f"model.{words}", own, partial(_of_model, words))])
     return found
+
+
+def unlike(what: str, runs: Sequence[Run], of: Callable[[Run], Any]) -> str | None:
+    """The breach that runs differ in something; None where those of which it is known do not."""
+    known = [run for run in runs if of(run) is not None]
+    return f"Runs differ in {what}: {_groups(known, of)}." if _differ(map(of, known)) else None
+
+
+def by_corpus(contents: Contents) -> dict[str, list[Run]]:
+    """The runs by the name of the corpus they read."""
+    found: dict[str, list[Run]] = defaultdict(list)
+    for run in contents.runs:
+        found[contents.corpus_of(run)].append(run)
+    return dict(found)
 
 
 def _of_model(key: str, run: Run) -> Any:

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.manifest import Manifest
-from data_prep.storage import Location
-from pipeline.assumed import assumed_manifest
+from pipeline.corpora import MAIN, Reading, Readings
 from pipeline.estimate import finished_rates, shape_of
 from training.settings import RunSpec
 
 if TYPE_CHECKING:
+    from cluster.config import ClusterConfig
     from pipeline.experiment import Experiment
 
 ARM_SECONDS = 5.0  # of steps, an arm
@@ -42,36 +41,32 @@ class Measured:
         return "measured here, in CPU seconds of a busy machine" if self.busy else "measured here"
 
 
-def measure(experiment: "Experiment", manifest: Manifest | None, corpus: Location | None, out: Path) -> Measured:
+def measure(experiment: "Experiment", readings: Readings, out: Path) -> Measured:
     """Measure every arm and every task of an experiment in `out`, but for arms that have finished runs there. Its sweep
     has the same arms, and the same tasks or fewer.
 
     Raises as planning does, and DataError where the data of a suite is missing.
     """
-    used = manifest if manifest is not None else assumed_manifest(experiment.corpus)
-    specs = list({shape_of(spec): spec for spec in experiment.runs(used)}.values())
-    known = finished_rates(out)
-    untried = [spec for spec in specs if shape_of(spec) not in known]
-    workers, threads = max(1, experiment.cluster.num_workers), experiment.cluster.threads_per_worker
+    specs, known = experiment.runs(readings), finished_rates(out)
+    read = experiment.corpus_by_run(specs)
+    steps: dict[str, float] = {}
+    units: dict[tuple[str, str], dict[str, float]] = {}
     busy = os.getloadavg()[0] > 0.5 * (os.cpu_count() or 1)
-    with tempfile.TemporaryDirectory(prefix="electra-measure-") as folder:
-        steps = _train(untried, used, corpus, workers, threads, Path(folder), busy) if untried else []
-        units = _evaluate(experiment, specs, used, corpus)
-    return Measured(step_seconds=dict(zip(map(shape_of, untried), steps, strict=True)), unit_seconds=units, busy=busy)
+    for name, reading in readings.items():
+        own = list({shape_of(spec): spec for spec in specs if read[spec.name] == name}.values())
+        untried = [spec for spec in own if shape_of(spec) not in known]
+        if untried:
+            steps |= dict(zip(map(shape_of, untried), _train(untried, reading, experiment.cluster, busy), strict=True))
+        for unit, seconds in _evaluate(experiment, own, name, readings).items():
+            units.setdefault(unit, {}).update(seconds)
+    return Measured(step_seconds=steps, unit_seconds=units, busy=busy)
 
 
-def _train(
-    specs: Sequence[RunSpec],
-    manifest: Manifest,
-    corpus: Location | None,
-    workers: int,
-    threads: int,
-    folder: Path,
-    busy: bool,
-) -> list[float]:
+def _train(specs: Sequence[RunSpec], reading: Reading, cluster: "ClusterConfig", busy: bool) -> list[float]:
     values = [spec.model_dump(mode="json") for spec in specs]
-    shared = (values, manifest.model_dump(mode="json"), None if corpus is None else str(corpus), str(folder / "store"))
-    with _processes(workers) as pool:
+    workers, threads = max(1, cluster.num_workers), cluster.threads_per_worker
+    with tempfile.TemporaryDirectory(prefix="electra-measure-") as folder, _processes(workers) as pool:
+        shared = (values, reading.manifest.model_dump(mode="json"), _where(reading), str(Path(folder) / "store"))
         ranks = [
             pool.submit(_measure_training, *shared, rank, workers, threads, ARM_SECONDS, busy)
             for rank in range(workers)
@@ -79,15 +74,20 @@ def _train(
         return max((rank.result() for rank in ranks), key=sum)
 
 
+def _where(reading: Reading) -> str | None:
+    return None if reading.place is None else str(reading.place)
+
+
 def _evaluate(
-    experiment: "Experiment", specs: Sequence[RunSpec], manifest: Manifest, corpus: Location | None
+    experiment: "Experiment", specs: Sequence[RunSpec], name: str, readings: Readings
 ) -> dict[tuple[str, str], dict[str, float]]:
+    """With the tokenizer of one corpus, of the runs on it. Probes are those of `corpus:`."""
     values = {shape_of(spec): spec.model_dump(mode="json") for spec in specs if spec.part_of is None}
     config = experiment.evaluation.model_dump(mode="json")
-    tokenizer = experiment.corpus.tokenizer.model_dump(mode="json")
-    where = None if corpus is None else str(corpus)
+    tokenizer = experiment.corpus_configs()[name].tokenizer.model_dump(mode="json")
+    manifest = readings[name].manifest.model_dump(mode="json")
     with _processes(1) as pool:
-        args = (values, config, tokenizer, manifest.model_dump(mode="json"), where)
+        args = (values, config, tokenizer, manifest, _where(readings[name]), _where(readings[MAIN]))
         return pool.submit(_measure_evaluation, *args).result()
 
 

@@ -49,12 +49,14 @@ def measure(
     tokenizer: dict[str, Any],
     manifest: dict[str, Any],
     corpus: str | None,
+    main: str | None,
 ) -> Seconds:
-    """Seconds of a unit by (suite, task), of every run in `specs` under its key."""
+    """Seconds of a unit by (suite, task), of every run in `specs` under its key. `corpus` is what the runs read, `main`
+    what probes are made of; None where they are not prepared."""
     torch.set_num_threads(1)
     evaluation, known = EvaluationConfig.model_validate(config), Manifest.model_validate(manifest)
     runs = {key: RunSpec.model_validate(spec) for key, spec in specs.items()}
-    data = list(_data(evaluation, corpus))
+    data = list(_data(evaluation, main))
     words = _tokenizer(data, TokenizerConfig.model_validate(tokenizer), corpus)
     model = next(iter(runs.values())).identity.model
     found: Seconds = {}

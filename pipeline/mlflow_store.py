@@ -4,7 +4,8 @@ A run is known by its `electra.run_key` tag, never by a stored id. Sending the s
 MLflow's own key of a metric is (run, name, step, time, value): a replayed point is the same row. Parameters go once.
 Of two runs of one key, as a server makes them that answers too late and is asked again, the empty one is removed.
 Requests are bounded (900 metrics, 90 parameters or tags). Under `quick_to_fail` a server that does not answer costs
-seconds, not MLflow's default of four minutes, whatever it says of when to come back.
+seconds, not MLflow's default of four minutes, whatever it says of when to come back. Tags, parameters and sources of
+data go without secrets (`data_prep.redact`).
 
 Importing this module imports no MLflow; making a `Store` does.
 """
@@ -18,6 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from data_prep.redact import redact
 
 RUN_KEY = "electra.run_key"
 _METRICS_PER_REQUEST = 900  # MLflow refuses more than 1000 entities
@@ -96,7 +99,7 @@ def _weight(run: Any) -> int:
 
 
 def _short(value: Any) -> str:
-    text = str(value)
+    text = redact(str(value))
     return text if len(text) <= _VALUE_CHARACTERS else text[: _VALUE_CHARACTERS - 1] + "…"
 
 
@@ -204,7 +207,7 @@ class Store:
         known = [] if inputs is None else [one.dataset for one in inputs.dataset_inputs]
         if (data.name, data.digest) in [(one.name, one.digest) for one in known]:
             return
-        dataset = Dataset(data.name, data.digest, data.kind, data.source, profile=data.profile)
+        dataset = Dataset(data.name, data.digest, data.kind, redact(data.source), profile=data.profile)
         context = [InputTag("mlflow.data.context", "training")]
         self._client.log_inputs(self._id(key), [DatasetInput(dataset, context)])
 

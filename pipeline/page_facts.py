@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from data_prep.manifest import Manifest
 from pipeline import wording
 from pipeline.analysis import Analysis
 from pipeline.deviations import SUBJECTS
@@ -21,32 +22,8 @@ from pipeline.wording import flops_text
 def what_ran(contents: Contents, analysis: Analysis, environment: Mapping[str, str]) -> str:
     """Corpus, configuration, software and machine."""
     parts = ["<h2>What was run, and on what</h2>"]
-    if contents.manifest is not None:
-        corpus = contents.manifest
-        documents = corpus.documents
-        rejected = ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in sorted(documents.rejected.items()))
-        parts += [
-            "<h3>Corpus</h3>",
-            facts(
-                [
-                    ("documents read", f"{documents.documents_in:,}"),
-                    ("documents kept", f"{documents.out:,} ({documents.text_bytes / 1e6:.1f} MB of text)"),
-                    ("rejected", rejected or "none"),
-                    (
-                        "trained on",
-                        f"{documents.train:,} documents, {corpus.train.rows:,} rows, {corpus.train.tokens:,} tokens",
-                    ),
-                    (
-                        "held out",
-                        f"{documents.heldout:,} documents, {corpus.heldout.rows:,} rows, "
-                        f"{corpus.heldout.tokens:,} tokens",
-                    ),
-                    ("rows", f"{corpus.seq_len} tokens, layout {corpus.layout}"),
-                    ("vocabulary", f"{corpus.vocab_size:,} entries, tokenizer sha256 {corpus.tokenizer_sha256}"),
-                    ("manifest", f"sha256 {corpus.sha256}"),
-                ]
-            ),
-        ]
+    for name, corpus in contents.manifests.items():
+        parts += [f"<h3>Corpus{f' {escape(name)}' if name else ''}</h3>", _corpus(corpus)]
     config = contents.config
     found = choice(contents)
     rates = {} if found is None else {one.arm: {"learning_rate": one.rate} for one in found.arms}
@@ -60,6 +37,24 @@ def what_ran(contents: Contents, analysis: Analysis, environment: Mapping[str, s
     parts += ["<h3>Configuration</h3>", facts([*flat, *arms, *protocols])]
     parts += ["<h3>Software and machine of this report</h3>", facts(sorted(environment.items()))]
     return "\n".join(parts)
+
+
+def _corpus(corpus: Manifest) -> str:
+    documents = corpus.documents
+    rejected = ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in sorted(documents.rejected.items()))
+    train, heldout = corpus.train, corpus.heldout
+    return facts(
+        [
+            ("documents read", f"{documents.documents_in:,}"),
+            ("documents kept", f"{documents.out:,} ({documents.text_bytes / 1e6:.1f} MB of text)"),
+            ("rejected", rejected or "none"),
+            ("trained on", f"{documents.train:,} documents, {train.rows:,} rows, {train.tokens:,} tokens"),
+            ("held out", f"{documents.heldout:,} documents, {heldout.rows:,} rows, {heldout.tokens:,} tokens"),
+            ("rows", f"{corpus.seq_len} tokens, layout {corpus.layout}"),
+            ("vocabulary", f"{corpus.vocab_size:,} entries, tokenizer sha256 {corpus.tokenizer_sha256}"),
+            ("manifest", f"sha256 {corpus.sha256}"),
+        ]
+    )
 
 
 def _flat(section: Mapping[str, Any]) -> str:

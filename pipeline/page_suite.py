@@ -43,6 +43,11 @@ def suite_section(suite: Suite, beside: Sequence[Suite], hours: str, drawings: M
     return "\n".join(part for part in parts if part)
 
 
+def _floor(suite: Suite) -> str:
+    """What scores as much without having learned anything."""
+    return "Choosing by chance" if suite.name.startswith("blimp") else "Always answering the commonest class"
+
+
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
@@ -50,7 +55,7 @@ def _curve(suite: Suite, drawings: Mapping[str, str]) -> str:
     caption = (
         f"Mean score against training compute. Bars{' and bands' * has_bands(suite)}: 95 % intervals over "
         f"{wording.drawn([suite])}. Points of one budget are set slightly apart, to tell bars apart; exact figures are "
-        f"in the table. Always answering the commonest class scores {points(suite.floor)} (dotted, unless far below)."
+        f"in the table. {_floor(suite)} scores {points(suite.floor)} (dotted, unless far below)."
     )
     head: list[Head] = [("arm", ""), ("counted FLOPs", ""), ("mean", ""), ("low", "2.5 %"), ("high", "97.5 %")]
     rows = [[arm_name(cell.arm), f"{cell.flops_counted:.6g}", *_fractions(cell.mean)] for cell in suite.cells]

@@ -23,7 +23,7 @@ from pipeline.experiment import Experiment
 from pipeline.folder import Folder, open_folder
 from pipeline.gather import CONFIG_NAME
 from training import requests
-from training.protocol import SOURCES
+from training.protocol import SOURCES, too_long
 
 if TYPE_CHECKING:
     from cluster.launch import Ranks
@@ -105,9 +105,11 @@ def evaluation_overrides(
 
 
 def check_tasks(experiment: Experiment) -> None:
-    """Find missing task data before any work."""
+    """Find missing task data, and texts that are longer than the model's positions, before any work."""
     from pipeline.evaluate_data import check
 
+    if refused := too_long(experiment.evaluation, experiment.model.max_positions):
+        raise ConfigError(f"{refused} of model.max_positions: lower it")
     check(experiment.evaluation)
 
 

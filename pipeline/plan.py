@@ -5,15 +5,15 @@ is none yet. Hours follow from a stated MFU, memory from closed forms (`pipeline
 the user may set. A plan that does not fit its GPUs is refused, with a setting that would.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data_prep.errors import ConfigError, PreflightError
 from data_prep.manifest import Manifest
-from pipeline.assumed import assumed_manifest
+from pipeline import corpora
+from pipeline.corpora import Reading, Readings
 from pipeline.devices import GIB, Stated
-from pipeline.estimate import corpus_of
 from pipeline.experiment import Experiment
 from pipeline.plan_memory import Memory, Setting, memory
 from pipeline.plan_size import Size, sizes
@@ -104,27 +104,27 @@ class Plan:
 def make(experiment: Experiment, out: Path, stated: Stated, corpus_tokens: float | None = None) -> Plan:
     """The plan of an experiment. ConfigError where it has fewer rows a step than GPUs, PreflightError where a GPU
     cannot hold what it would have to, both with the way out."""
-    found, _ = corpus_of(out, experiment)
-    manifest = found if found is not None else assumed_manifest(experiment.corpus)
-    # a mean over all rows, as no one wants a plan to wait for the rows of short runs
-    specs = experiment.runs(manifest, None, out / "runs")
-    setting = _setting(experiment, manifest, stated)
+    # means over all rows, as no one wants a plan to wait for the rows of short runs
+    readings = {name: Reading(one.manifest) for name, one in corpora.found(experiment, out).items()}
+    specs = experiment.runs(readings, out / "runs")
+    read = {run: readings[name] for run, name in experiment.corpus_by_run(specs).items()}
+    setting = _setting(experiment, readings, stated)
     batch = experiment.training.global_batch
     if batch < stated.gpus:
         raise ConfigError(
             f"--gpus: {stated.gpus} GPUs share {batch} rows a step; ask for {batch} at most, or raise "
             "training.global_batch"
         )
-    arms = [_arm(spec, manifest, stated, setting) for spec in _first_of_each(specs)]
+    arms = [_arm(spec, read[spec.name].manifest, stated, setting) for spec in _first_of_each(specs)]
     _refuse_misfits(specs, setting, stated)
-    runs = list(_runs(specs, manifest, stated, corpus_tokens, assumed=found is None))
+    runs = list(_runs(specs, read, stated, corpus_tokens))
     return Plan(
         stated=stated,
         setting=setting,
         global_batch=batch,
         arms=arms,
         runs=runs,
-        assumed=found is None,
+        assumed=any(reading.assumed for reading in readings.values()),
         swept=experiment.sweep is not None,
     )
 
@@ -133,7 +133,8 @@ def _first_of_each(specs: Sequence[RunSpec]) -> list[RunSpec]:
     return list({spec.identity.arm.label: spec for spec in reversed(specs)}.values())[::-1]
 
 
-def _setting(experiment: Experiment, manifest: Manifest, stated: Stated) -> Setting:
+def _setting(experiment: Experiment, readings: Readings, stated: Stated) -> Setting:
+    """Packed where any arm's rows are, which need no less."""
     training, gpu = experiment.training, stated.device.peak is not None
     attention: str = training.compute.attention
     if attention == "auto":
@@ -147,8 +148,8 @@ def _setting(experiment: Experiment, manifest: Manifest, stated: Stated) -> Sett
         checkpointing=training.compute.activation_checkpointing,
         attention=attention,
         bf16=training.precision == "bf16" or (training.precision == "auto" and gpu),
-        packed=manifest.layout == "packed",
-        seq_len=manifest.seq_len,
+        packed=any(reading.manifest.layout == "packed" for reading in readings.values()),
+        seq_len=experiment.corpus.seq_len,
     )
 
 
@@ -191,16 +192,17 @@ def parts(spec: RunSpec, row: Counts) -> list[Part]:
 
 
 def _runs(
-    specs: Sequence[RunSpec], manifest: Manifest, stated: Stated, corpus_tokens: float | None, *, assumed: bool
+    specs: Sequence[RunSpec], read: Mapping[str, Reading], stated: Stated, corpus_tokens: float | None
 ) -> Iterator[RunPlan]:
     """One line an arm and budget."""
     groups: dict[tuple[str, float, int], list[RunSpec]] = {}
     for spec in specs:
         groups.setdefault((spec.identity.arm.label, spec.budget, spec.steps), []).append(spec)
-    known = corpus_tokens if corpus_tokens is not None else (None if assumed else float(manifest.train.tokens))
     for (arm, budget, steps), own in groups.items():
+        reading = read[own[0].name]
+        known = corpus_tokens or (None if reading.assumed else float(reading.manifest.train.tokens))
         identity, done = own[0].identity, steps - own[0].first_step
-        tokens = done * identity.global_batch * mean_counts(manifest, identity.arm).tokens
+        tokens = done * identity.global_batch * mean_counts(reading.manifest, identity.arm).tokens
         flops = own[0].flops_by(steps)
         seconds = stated.seconds(flops)
         yield RunPlan(

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from data_prep import storage
+from data_prep.manifest import Manifest
 from pipeline import coverage, gather, learning_signal, report_csv, rows_read, wording
 from pipeline.analysis import Analysis, analyse
+from pipeline.corpora import MAIN
 from pipeline.gather import Contents, Run
 from pipeline.origins import origins
 from pipeline.page import page
@@ -57,7 +59,7 @@ def render(out: Path, environment: Mapping[str, str]) -> dict[str, bytes]:
 
 def as_json(contents: Contents, analysis: Analysis, environment: Mapping[str, str]) -> dict[str, Any]:
     """Everything the page says, as plain data. Scores are fractions, FLOPs are model FLOPs."""
-    corpus = contents.manifest
+    corpora = {name: _corpus(manifest) for name, manifest in contents.manifests.items()}
     return {
         "name": contents.name,
         "summary": {suite.name: wording.summary(suite) for suite in analysis.suites},
@@ -67,9 +69,8 @@ def as_json(contents: Contents, analysis: Analysis, environment: Mapping[str, st
         "suites": [asdict(suite) for suite in analysis.suites],
         "runs": [_run(run) for run in contents.runs],
         "first_stages": [_run(run) for run in contents.first_stages],
-        "corpus": None
-        if corpus is None
-        else {"sha256": corpus.sha256, **_without_lists(corpus.model_dump(mode="json"))},
+        "corpus": corpora.pop(MAIN, None),
+        "corpora": corpora,
         "configuration": contents.config,
         "sweep": None if (found := choice(contents)) is None else asdict(found),
         "findings": [asdict(one) for one in analysis.findings],
@@ -86,6 +87,10 @@ def _run(run: Run) -> dict[str, Any]:
     began = [asdict(one) for one in origins(run.identity, run.placement)]
     found = {name: getattr(run, name) for name in facts}
     return found | {"last_step": run.last_step, "began_with": began, "done": run.done}
+
+
+def _corpus(manifest: Manifest) -> dict[str, Any]:
+    return {"sha256": manifest.sha256, **_without_lists(manifest.model_dump(mode="json"))}
 
 
 def _without_lists(tree: dict[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,16 @@
 """Which rows finished runs have read, and which of them the same ones in the same order.
 
-Of one corpus the seed alone decides the order of rows. A run reads it from one position on to another, less the ranges
-that rollbacks led it past; a second stage goes on where its first one ended, and the two are read as one. Runs of one
-seed go different distances: they agree where one has read what the other has, as far as the shorter one goes.
+Of one corpus (there may be several, of other tokenizers or layouts) the seed alone decides the order of rows. A run
+reads it from one position on to another, less the ranges that rollbacks led it past; a second stage goes on where its
+first one ended, and the two are read as one. Runs of one seed go different distances: they agree where one has read
+what the other has, as far as the shorter one goes.
 
 From the records of finished runs alone; says nothing of another experiment's run that a run began with.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from pipeline.gather import Contents, Run
@@ -19,9 +21,10 @@ Ranges = list[tuple[int, int]]  # positions, from and to (without it), in the or
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Runs of a seed that agree, and what the longest of them has read."""
+    """Runs of a seed on one corpus that agree, and what the longest of them has read."""
 
     seed: int
+    corpus: str  # its name
     runs: list[str]
     ranges: Ranges
 
@@ -34,32 +37,45 @@ def alike(contents: Contents) -> list[Alike]:
     known.sort(key=lambda one: (len(one[1]), one[1][0][0], -_rows(one[1])))
     groups: list[Alike] = []
     for run, read in known:
-        group = next((one for one in groups if one.seed == run.seed and agree(one.ranges, read)), None)
+        stream = (run.seed, contents.corpus_of(run))
+        group = next((one for one in groups if (one.seed, one.corpus) == stream and agree(one.ranges, read)), None)
         if group is None:
-            group = Alike(run.seed, [], read)
+            group = Alike(*stream, [], read)
             groups.append(group)
         group.runs.append(run.name)
-    return sorted(groups, key=lambda one: (one.seed, -len(one.runs)))
+    return sorted(groups, key=lambda one: (one.seed, one.corpus, -len(one.runs)))
 
 
 def sentences(contents: Contents) -> list[str]:
     """What there is to say of runs that read one corpus in batches of one size."""
     groups = alike(contents)
-    seeds = sorted({one.seed for one in groups})
-    if groups and len(groups) == len(seeds):
-        told = ["All runs of a seed read the same rows of one corpus in the same order, as far as each goes."]
+    several = len({one.corpus for one in groups}) > 1
+    if groups and not apart(groups):
+        told = [
+            "All runs of a seed that read one corpus read the same rows in the same order, as far as each goes."
+            if several
+            else "All runs of a seed read the same rows of one corpus in the same order, as far as each goes."
+        ]
     else:
-        told = [_of_seed(seed, [one for one in groups if one.seed == seed]) for seed in seeds]
+        told = [
+            _of_seed(f"seed {seed}" + f" on {corpus or 'corpus'}" * several, list(own))
+            for (seed, corpus), own in groupby(groups, lambda one: (one.seed, one.corpus))
+        ]
     known = {name for one in groups for name in one.runs}
     if unknown := [run.name for run in contents.finished if run.name not in known]:
         told.append(f"Which rows {names(unknown)} read is not on record.")
     return told
 
 
-def _of_seed(seed: int, groups: Sequence[Alike]) -> str:
+def apart(groups: Sequence[Alike]) -> bool:
+    """Whether runs of one seed and corpus disagree."""
+    return len(groups) > len({(one.seed, one.corpus) for one in groups})
+
+
+def _of_seed(seed: str, groups: Sequence[Alike]) -> str:
     if len(groups) == 1:
-        return f"All runs of seed {seed} read the same rows in the same order, as far as each goes."
-    return f"Not all runs of seed {seed} read the same rows in the same order: {'; '.join(map(_of_group, groups))}."
+        return f"All runs of {seed} read the same rows in the same order, as far as each goes."
+    return f"Not all runs of {seed} read the same rows in the same order: {'; '.join(map(_of_group, groups))}."
 
 
 def _of_group(group: Alike) -> str:

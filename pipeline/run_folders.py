@@ -25,13 +25,18 @@ def runs_at(target: Path) -> list[Path]:
 
 
 def is_held(run_dir: Path) -> bool:
-    """Whether a command holds the experiment of a run, as far as this machine can see: a file system that several
+    """Whether a command holds the experiment of a run, as `is_held_experiment` sees it."""
+    return is_held_experiment(run_dir.absolute().parents[1])
+
+
+def is_held_experiment(out: Path) -> bool:
+    """Whether a command holds an experiment's folder, as far as this machine can see: a file system that several
     machines share need not show the locks of the others.
 
     Looking takes a shared lock for a moment; a command that starts just then waits for it (`storage.LOCK_SECONDS`).
     """
     try:
-        with open(run_dir.absolute().parents[1] / LOCK, "rb") as lock:
+        with open(out / LOCK, "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

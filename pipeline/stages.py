@@ -6,13 +6,13 @@ JSON-able result. Every stage resumes, so running one again costs little. Heavy 
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from data_prep import storage
+from pipeline.corpora import MAIN
 from pipeline.place import Place, shown
 from pipeline.train_stage import train
 
@@ -41,16 +41,23 @@ def _since(started: float) -> float:
 
 
 def prepare(place: Place) -> Result:
-    """The corpus, unit by unit."""
+    """Every corpus, unit by unit; the figures of `corpora` are below their names."""
+    named = {name: _prepare(place, name) for name in place.folder.corpora}
+    return {**named.pop(MAIN), **({"corpora": named} if named else {})}
+
+
+def _prepare(place: Place, name: str) -> Result:
     from pipeline.prepare import prepare as prepare_corpus
 
-    experiment, console = place.experiment, place.console
+    if name:
+        place.console.say(f"prepare: corpora.{name}")
+    said = {"corpus": name} if name else {}
     manifest = prepare_corpus(
-        experiment.corpus,
-        place.folder.corpus,
-        experiment.seed,
-        console=console,
-        on_event=lambda event, **details: place.folder.event("prepare", event, **details),
+        place.experiment.corpus_configs()[name],
+        place.folder.corpora[name],
+        place.experiment.seed,
+        console=place.console,
+        on_event=lambda event, **details: place.folder.event("prepare", event, **said, **details),
         start_ray=place.start_ray,
     )
     return {
@@ -102,26 +109,15 @@ def track(place: Place) -> Result:
     return {"uri": summary.uri, "reachable": summary.reachable, "runs": summary.runs}
 
 
-def export(place: Place, to: Path | None = None, run: str | None = None) -> Result:
-    """The last checkpoint of the run named, or of the largest that detects replaced tokens, as Hugging Face folders
-    below `to`, proved against the training model."""
-    from pipeline.export import export as export_checkpoint
+def export(place: Place) -> Result:
+    """The last checkpoint of the largest run that detects replaced tokens as Hugging Face folders, proved against the
+    training model."""
+    from pipeline.export_sources import of_experiment
+    from pipeline.export_verb import export_and_tell
 
-    target = to.absolute() if to is not None else place.folder.export
-    with place.console.stage("export"):
-        exported = export_checkpoint(place.folder.path, target, run)
-    place.worked |= any(one.new for one in exported)
-    for one in exported:
-        place.console.say(
-            f"export: {shown(target / one.folder)}: {one.architecture}{_without(one.left_behind)}, largest logit "
-            f"difference from the training model {one.largest_difference:.1e}"
-            + ("" if one.new else " when it was made; its files are unchanged")
-        )
-    return {"exported": [asdict(one) for one in exported]}
-
-
-def _without(heads: Sequence[str]) -> str:
-    return f" without the head{'s' * (len(heads) > 1)} {', '.join(heads)}" if heads else ""
+    result = export_and_tell(of_experiment(place.folder.path), place.folder.export, place.console)
+    place.worked |= any(one["new"] for one in result["exported"])
+    return result
 
 
 # What a verb runs, and the verb that comes next.
@@ -130,7 +126,6 @@ VERBS: dict[str, tuple[tuple[Stage, ...], str]] = {
     "train": ((train, track), "evaluate"),
     "evaluate": ((evaluate, track), "report"),
     "report": ((report, track), "export"),
-    "export": ((export,), ""),
 }
 
 
@@ -141,6 +136,5 @@ def run(verb: str, place: Place, **options: Any) -> Result:
     result = timed(first.__name__, partial(first, **options), place)
     for stage in rest:
         timed(stage.__name__, stage, place)
-    if following:
-        place.console.say(f"next: electra {following} {shlex.quote(shown(place.folder.path))}")
+    place.console.say(f"next: electra {following} {shlex.quote(shown(place.folder.path))}")
     return result

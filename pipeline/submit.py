@@ -69,9 +69,14 @@ def submit(
     dry_run: bool = False,
     wait: bool = False,
     again: bool = False,
+    cluster_only: bool = False,
 ) -> dict[str, Any]:
-    """Send the work, or with `dry_run` show what would be sent and reach nobody. The record of it, with the exit code
-    of the work where it was waited for."""
+    """Send the work, or with `dry_run` show what would be sent and reach nobody; with `cluster_only`, the machines
+    without the work. The record of it, with the exit code of the work where it was waited for."""
+    if cluster_only:
+        if backend != "kuberay" or wait:
+            raise ConfigError("--cluster-only makes a RayCluster that stays: give --backend kuberay, and no --wait")
+        return submit_rendered.submit_cluster(work, console, dry_run=dry_run)
     if backend == "local":
         return _here(work, console, dry_run)
     if backend != "ray":
@@ -154,6 +159,6 @@ def logs(target: str, console: Console, *, address: str | None, follow: bool) ->
     if follow:
         job = cluster.follow(job.id, lambda line: console.say(redact(line)))
     else:
-        for line in cluster.logs(job.id).splitlines():
-            console.say(redact(line))
+        for line in redact(cluster.logs(job.id)).splitlines():  # at once: a key may have several lines
+            console.say(line)
     return {"id": job.id, "status": job.status}

@@ -35,16 +35,36 @@ def render(work: Work, backend: Scheduler) -> Rendered:
 def submit(work: Work, backend: Scheduler, console: Console, *, dry_run: bool) -> dict[str, Any]:
     """Send the work, or with `dry_run` show the text alone, redacted. ConfigError for a text with findings, of which
     the dry run shows the text first; PreflightError where the scheduler's command refuses it."""
-    rendered = render(work, backend)
+    return _sent(render(work, backend), work.submission_id, work.out, backend, console, dry_run)
+
+
+def submit_cluster(work: Work, console: Console, *, dry_run: bool) -> dict[str, Any]:
+    """As `submit`, of a RayCluster with the machines that the work asks for, which does none and stays until it is
+    deleted."""
+    cluster, name = work.experiment.cluster, work.cluster_id
+    rendered = kuberay.render_cluster(name, cluster, dict(os.environ))
+    record = _sent(rendered, name, work.out, "kuberay", console, dry_run)
+    at = f"-n {cluster.submit.namespace} " if cluster.submit.namespace else ""
+    console.say(
+        f"next: kubectl port-forward {at}service/{name}-head-svc 8265:8265; electra submit CONFIG --backend ray "
+        f"--address http://127.0.0.1:8265, with the token that `kubectl get secret {at}{name} -o "
+        "jsonpath={.data.auth_token} | base64 -d` tells in RAY_AUTH_TOKEN, and RAY_AUTH_MODE=token"
+    )
+    return record
+
+
+def _sent(
+    rendered: Rendered, name: str, out: str, backend: Scheduler, console: Console, dry_run: bool
+) -> dict[str, Any]:
     if dry_run:
         console.say(redact(rendered.text).rstrip("\n"))
     if rendered.findings:
         raise ConfigError(f"{backend} would not run this: {'; '.join(map(redact, rendered.findings))}")
-    record = {"id": work.submission_id, "out": work.out, "command": list(rendered.command)}
+    record = {"id": name, "out": out, "command": list(rendered.command)}
     if dry_run:
         return {"dry_run": True, **record, "text": redact(rendered.text)}
     said = redact(_send(rendered.command, rendered.text))
-    console.say(f"{work.submission_id}: {said}")
+    console.say(f"{name}: {said}")
     return {**record, "said": said}
 
 

@@ -37,18 +37,28 @@ class Work:
     json_: bool = False  # of a local one, as the person asked; a job always ends with a JSON line
 
     @property
+    def cluster_id(self) -> str:
+        """Of a cluster that stays and does any work of the experiment."""
+        return f"electra-{self._short_name}"
+
+    @property
+    def _short_name(self) -> str:
+        return re.sub(r"[^a-z0-9]+", "-", self.experiment.name.lower())[:_LONGEST_NAME].strip("-")
+
+    @property
     def submission_id(self) -> str:
         """From what is done and where results go, without placement: alike for alike work."""
         placement: Any = {"cluster": True, "training": set(Placement.model_fields)}
         tree = self.experiment.model_dump(mode="json", exclude=placement)
         digest = hashlib.sha256(json.dumps([self.verb, self.out, tree], sort_keys=True).encode()).hexdigest()
-        name = re.sub(r"[^a-z0-9]+", "-", self.experiment.name.lower())[:_LONGEST_NAME].strip("-")
-        return f"electra-{name}-{self.verb.split()[0]}-{digest[:8]}"
+        return f"electra-{self._short_name}-{self.verb.split()[0]}-{digest[:8]}"
 
     def words(self, config: str, python: str, *settings: str, json_: bool) -> list[str]:
         """The command line that does it."""
-        words = [python, "-m", "pipeline.cli", *self.verb.split(), config, *self.overrides, *settings]
-        return [*words, "--out", self.out, *(["--json"] if json_ else [])]
+        place = [config, *self.overrides, *settings, "--out", self.out]
+        if self.verb == "export":  # it goes by the experiment's folder alone, and needs no Ray
+            place = [self.out]
+        return [python, "-m", "pipeline.cli", *self.verb.split(), *place, *(["--json"] if json_ else [])]
 
 
 def work_of(

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep import manifest as manifests
 from data_prep import storage
 from data_prep.errors import ConfigError, DataError, DivergedError
 from data_prep.settings import fingerprint
 from pipeline import gather
+from pipeline.corpora import MAIN, Variant, places, prepared
 from pipeline.gather import Contents, Run
 from pipeline.sweep_config import LOSS, SweepConfig, rate_name
 from training.protocol import SOURCES
@@ -39,11 +39,11 @@ def label_of(arm: str, rate: float) -> str:
     return f"{arm}-lr{rate_name(rate)}"
 
 
-def as_experiment(experiment: "Experiment", corpus: str) -> "Experiment":
-    """The sweep of an experiment whose corpus is at `corpus`; the experiment must have one."""
+def as_experiment(experiment: "Experiment", out: Path) -> "Experiment":
+    """The sweep of the experiment in `out`, on its corpora; the experiment must have one."""
     from pipeline.experiment import Experiment
 
-    sweep = _config(experiment)
+    sweep, where = _config(experiment), {name: place.location for name, place in places(experiment, out).items()}
     arms = [
         arm.model_copy(update={"name": label_of(arm.label, rate), "learning_rate": rate})
         for arm in experiment.arms
@@ -54,7 +54,8 @@ def as_experiment(experiment: "Experiment", corpus: str) -> "Experiment":
         "name": f"{experiment.name}-sweep",
         "seed": experiment.seed + SEEDS_FROM,
         "seeds": sweep.seeds,
-        "corpus": experiment.corpus.model_copy(update={"location": corpus}),
+        "corpus": experiment.corpus.model_copy(update={"location": where[MAIN]}),
+        "corpora": {name: _variant(one, sweep, where[name]) for name, one in experiment.corpora.items()},
         "training": _training(experiment, alone=len(budgets) == 1),
         "arms": arms,
         "budgets": budgets,
@@ -62,6 +63,12 @@ def as_experiment(experiment: "Experiment", corpus: str) -> "Experiment":
         "sweep": None,
     }
     return Experiment.model_validate(experiment.model_copy(update=changed).model_dump())
+
+
+def _variant(variant: Variant, sweep: SweepConfig, location: str) -> Variant:
+    """For the arms at all of their rates."""
+    arms = [label_of(arm, rate) for arm in variant.arms for rate in sweep.rates[arm]]
+    return variant.model_copy(update={"arms": arms, "location": location})
 
 
 def _config(experiment: "Experiment") -> SweepConfig:
@@ -175,9 +182,8 @@ def _value(run: Run, sweep: SweepConfig, contents: Contents) -> float:
 
 def identity(experiment: "Experiment", out: Path) -> str:
     """What the choice depends on: the sweep's runs with all that makes them what they are, and what decides."""
-    sweep, corpus = _config(experiment), gather.corpus_folder(out)
-    swept = as_experiment(experiment, corpus.location)
-    runs = swept.runs(manifests.load(corpus), corpus, out / FOLDER / "runs")
+    sweep, swept = _config(experiment), as_experiment(experiment, out)
+    runs = swept.runs(prepared(places(experiment, out)), out / FOLDER / "runs")
     parts: list[Any] = [sweep.choose_by, {run.name: run.identity.model_dump(mode="json") for run in runs}]
     if sweep.choose_by != LOSS:
         config = swept.evaluation

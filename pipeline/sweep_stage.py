@@ -32,7 +32,7 @@ def run_sweep(place: Place) -> dict[str, Any]:
 
 def _work(place: Place) -> dict[str, str]:
     """Train and evaluate as any experiment; the arms and rates that diverged, and how."""
-    swept = sweep.as_experiment(place.experiment, place.folder.corpus.location)
+    swept = sweep.as_experiment(place.experiment, place.folder.path)
     out = place.folder.path / sweep.FOLDER
     place.console.say(f"sweep: {len(swept.arms)} arms and rates in {shown(out)}")
     with open_folder(out, swept) as folder:

@@ -79,26 +79,32 @@ class Teller:
                 yield json.loads(line)
 
     def _tell(self, run: Path, event: Record) -> None:
-        prefix, kind = f"train: {run.name}: ", event["event"]
+        kind = event["event"]
         if kind == "started":
-            self._tell_start(run, event, prefix)
+            self._tell_start(run, event)
         elif kind in _TOLD:
-            self._console.say(f"{prefix}{story_words.told(event)}")
+            self._say(run, event, story_words.told(event))
         elif kind in _WARNED:
-            self._console.warn(f"{prefix}{story_words.told(event)}")
+            self._warn(run, event, story_words.told(event))
 
-    def _tell_start(self, run: Path, event: Record, prefix: str) -> None:
+    def _tell_start(self, run: Path, event: Record) -> None:
         """Nothing of a run's first beginning, but where it leaves its trunk."""
         for reason in event.get("passed_over", []):
-            self._console.warn(f"{prefix}passed over: {reason}")
+            self._warn(run, event, f"passed over: {reason}")
         if "trunk" in event:
-            self._console.say(f"{prefix}{story_words.branched(event['trunk'])}")
+            self._say(run, event, story_words.branched(event["trunk"]))
         elif event["step"] or event.get("from"):
             source = f" from {event['from']}" if event.get("from") else ""
-            self._console.say(f"{prefix}resumes at step {event['step']:,}{source}")
+            self._say(run, event, f"resumes at step {event['step']:,}{source}")
         elif run in self._begun:
-            self._console.say(f"{prefix}begins again at step 0")
+            self._say(run, event, "begins again at step 0")
         self._begun.add(run)
+
+    def _say(self, run: Path, event: Record, text: str) -> None:
+        self._console.say(f"train: {run.name}: {text}", run=run.name, step=event.get("step"))
+
+    def _warn(self, run: Path, event: Record, text: str) -> None:
+        self._console.warn(f"train: {run.name}: {text}", run=run.name, step=event.get("step"))
 
 
 def _size(path: Path) -> int:

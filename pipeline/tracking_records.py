@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import gather, tracking_cursor
+from pipeline.corpora import stored_name, stored_place
 from pipeline.gather import Contents, Run
 from pipeline.mlflow_store import DataSet, Point, flatten
 
@@ -89,9 +90,10 @@ def data_set(run: Run, contents: Contents, experiment: str) -> DataSet | None:
     if not digest:
         return None
     corpus = contents.config.get("corpus") or {}
-    location = corpus.get("location") or (contents.out / "corpus").as_uri()
+    place = stored_place(contents.config, stored_name(contents.config, run.arm), contents.out.absolute()).location
+    location = place if "://" in place else Path(place).as_uri()
     origins = [_origin(source) for source in corpus.get("sources", [])]
-    manifest, profile = contents.manifest, {}
+    manifest, profile = contents.manifest_of(run), {}
     if manifest is not None and manifest.sha256 == digest:
         profile = {
             f"{name}_{what}": getattr(manifest.split(name), what)

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep import manifest as manifests
 from data_prep.errors import StoppedError
-from pipeline import gather, story_words
+from pipeline import corpora, gather, story_words
 from pipeline.events import story_of
 from pipeline.place import Place, shown
 from pipeline.sweep import rated
@@ -31,7 +30,7 @@ def train(place: Place, profile: int = 0) -> dict[str, Any]:
     """
     folder = place.folder
     experiment = rated(place.experiment, folder.path)
-    specs = experiment.runs(manifests.load(folder.corpus), folder.corpus, folder.runs)
+    specs = experiment.runs(corpora.prepared(folder.corpora), folder.runs)
     finished = [spec for spec in specs if is_done(folder.runs / spec.name, spec)]
     result: dict[str, Any] = {"runs": [spec.name for spec in specs], "trained": len(specs) - len(finished)}
     if len(finished) == len(specs):
@@ -42,6 +41,7 @@ def train(place: Place, profile: int = 0) -> dict[str, Any]:
     done = {spec.name: spec.flops_by(spec.steps) for spec in finished}
     total = sum(spec.flops_by(spec.steps) for spec in specs)
     scale, unit = _unit(total)
+    corpora_of = {run: folder.corpora[name] for run, name in experiment.corpus_by_run(specs).items()}
     mirror, waiting = Mirror(folder.path, place.console), [spec for spec in specs if spec not in finished]
     followed = telling(place.console, [folder.runs / spec.name for spec in waiting])
     with place.console.stage("train", total / scale, unit) as stage, followed:
@@ -54,7 +54,7 @@ def train(place: Place, profile: int = 0) -> dict[str, Any]:
             mirror.now_and_then()
 
         try:
-            train_runs(specs, folder.corpus, folder.runs, place.experiment.cluster, on_progress, profile)
+            train_runs(specs, corpora_of, folder.runs, experiment.cluster, on_progress, profile)
         except StoppedError:
             mirror.close()
             raise
@@ -109,7 +109,7 @@ def _warn_degenerate(place: Place, runs: Sequence[str]) -> None:
     """Which runs ended with a network that learned nothing: their loss may look healthy."""
     for run in runs:
         if verdict := gather.read_done(place.folder.runs / run).get("degenerate"):
-            place.console.warn(f"{run}: at the end of training {verdict}")
+            place.console.warn(f"{run}: at the end of training {verdict}", run=run)
 
 
 def _tell_goodput(place: Place, runs: Sequence[str]) -> float | None:

@@ -13,11 +13,18 @@ from data_prep.errors import DataError
 from data_prep.storage import Folder
 from pipeline import gather
 from pipeline.console import Console
+from pipeline.corpora import MAIN
 
 
 def verify(location: str, *, quick: bool, console: Console) -> dict[str, Any]:
-    """DataError when anything is wrong, after a line for each file; otherwise figures of what was verified."""
-    corpus = _corpus(location)
+    """DataError when anything is wrong, after a line for each file; otherwise figures of what was verified: of an
+    experiment's `corpora`, below their names."""
+    folders = _corpora(location)
+    named = {name: _verify(folder, quick=quick, console=console) for name, folder in folders.items()}
+    return {**named.pop(MAIN), **({"corpora": named} if named else {})}
+
+
+def _verify(corpus: Folder, *, quick: bool, console: Console) -> dict[str, Any]:
     manifest = manifests.load(corpus)
     files = len(manifest.train.shards) + len(manifest.heldout.shards) + len(manifest.heldout_documents)
     with console.stage("verify", unit="files"):
@@ -39,10 +46,10 @@ def verify(location: str, *, quick: bool, console: Console) -> dict[str, Any]:
     return {"corpus": str(corpus), "quick": quick, "files": files, "bytes": size, "manifest_sha256": manifest.sha256}
 
 
-def _corpus(location: str) -> Folder:
-    """The corpus at an address, in a folder, or of the experiment in that folder."""
+def _corpora(location: str) -> dict[str, Folder]:
+    """The corpus at an address or in a folder, or those of the experiment in that folder."""
     if "://" in location or (Path(location) / manifests.FILE_NAME).exists():
-        return storage.folder(location)
+        return {MAIN: storage.folder(location)}
     if not Path(location).is_dir():
         raise DataError(f"{location}: no such folder; give a corpus, or the folder of an experiment.")
-    return gather.corpus_folder(Path(location))
+    return gather.corpus_folders(Path(location))

@@ -82,7 +82,9 @@ class ArmBase(Settings):
     name: Annotated[str, Field(default="", pattern=r"^[a-z0-9_-]*$")]
     learning_rate: Positive
     mask_prob: MaskRate = 0.15
-    init_from: Annotated[list[Path], BeforeValidator(_listed), Field(default_factory=list)]
+    init_from: Annotated[
+        list[Path], BeforeValidator(_listed, json_schema_input_type=list[Path] | Path), Field(default_factory=list)
+    ]
 
     @property
     def label(self) -> str:

@@ -8,6 +8,7 @@ next-sentence head of a network whose embeddings are narrower than its body (`le
 Shape suffixes: P rows of a position table, E embedding size.
 """
 
+import copy
 from typing import Any
 
 import torch
@@ -47,6 +48,26 @@ def architecture(network: Network, pair_separators: int, *, generator: bool = Fa
 def left_behind(network: Network, name: str) -> list[str]:
     """The heads of a network that the class `name` has no place for."""
     return [head for head in network.heads if head not in ARCHITECTURES[name].heads]
+
+
+def cast(network: Network, dtype: torch.dtype) -> Network:
+    """A copy of a network in another precision. CheckError naming the first parameter that it cannot hold, or that
+    holds no numbers to begin with."""
+    config, embeddings, encoder, heads = copy.deepcopy(
+        (network.config, network.embeddings, network.encoder, network.heads)
+    )
+    for module in (embeddings, encoder, *heads.values()):
+        module.to(dtype)
+    found = Network(config, embeddings, encoder, heads)
+    before = network.parameters()
+    for name, parameter in found.parameters().items():
+        if parameter.isfinite().all():
+            continue
+        if not before[name].isfinite().all():
+            raise CheckError(f"{name} of the checkpoint holds values that are no numbers; choose an earlier checkpoint")
+        largest, word = float(before[name].detach().abs().max()), str(dtype).removeprefix("torch.")
+        raise CheckError(f"{name} holds {largest:.3g}, which {word} cannot; export with --dtype bf16, or fp32")
+    return found
 
 
 def build_model(network: Network, name: str, special: SpecialIds) -> Any:

@@ -127,3 +127,14 @@ class EvaluationConfig(Settings):
             if len(given) > 1:
                 raise ValueError(f"{given[0]} and {given[1]} both say where {suite} is; keep one")
         return self
+
+
+def too_long(config: EvaluationConfig, max_positions: int) -> str | None:
+    """Which texts of the suites are cut at more tokens than a model has positions, None where they fit: the beginning
+    of a sentence."""
+    for suite in config.suites:
+        longest = getattr(config.protocol_of(suite), "max_length", 0)
+        if longest > max_positions:
+            key = "squad_protocol" if suite == "squad" else "protocol"
+            return f"evaluation.{key}.max_length {longest} is longer than the {max_positions} positions"
+    return None

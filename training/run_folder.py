@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from data_prep import storage
 from data_prep.errors import ConfigError, DataError
+from data_prep.redact import redacted
 from data_prep.storage import Folder
 from training.settings import CheckpointConfig, RunSpec
 
@@ -104,9 +105,9 @@ def append_events(run_dir: Path, events: Iterable[dict[str, Any]], *, durable: b
 
 
 def append_lines(path: Path, records: Iterable[dict[str, Any]], *, durable: bool = False) -> None:
-    """Append JSON lines, after a line break where a killed process has torn the last one: all of them, or none and the
-    system's OSError."""
-    data = b"".join(json.dumps(record).encode() + b"\n" for record in records)
+    """Append JSON lines without secrets, after a line break where a killed process has torn the last one: all of them,
+    or none and the system's OSError."""
+    data = b"".join(json.dumps(redacted(record)).encode() + b"\n" for record in records)
     with open(path, "ab+", buffering=0) as file:
         end = file.seek(0, 2)
         file.seek(max(0, end - 1))

@@ -5,7 +5,7 @@
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import ConfigDict, Field, PositiveInt, model_validator
 from pydantic_core import PydanticCustomError
 
 from data_prep.settings import Settings
@@ -39,9 +39,18 @@ def _about_size(message: str) -> PydanticCustomError:
     return PydanticCustomError("model_size", "{message}", {"message": message, "key": "size"})
 
 
+def _with_size(schema: dict[str, Any]) -> None:
+    """`size` in the JSON schema, in place of the numbers that it stands for."""
+    numbers = next(iter(SIZES.values()))
+    schema["properties"] = {"size": {"enum": list(SIZES), "title": "Size"}, **schema["properties"]}
+    required = schema.pop("required")
+    schema["anyOf"] = [{"required": required}, {"required": ["size", *(key for key in required if key not in numbers)]}]
+
+
 class ModelConfig(Settings):
     """The size of an encoder; the vocabulary comes with the corpus."""
 
+    model_config = ConfigDict(json_schema_extra=_with_size)
     shorthands: ClassVar[tuple[str, ...]] = ("size",)  # keys that stand for several others
 
     embedding_size: PositiveInt

@@ -78,14 +78,15 @@ def kill(suspects: Iterable[Suspect]) -> list[int]:
     """SIGKILL those whose process is one of this machine, still lives and is the very one; returns their ranks."""
     killed = []
     for one in suspects:
-        if one.pid is not None and one.pid != os.getpid() and _is_here(one.host, one.pid, one.started):
+        if one.pid is not None and one.pid != os.getpid() and is_here(one.host, one.pid, one.started):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(one.pid, signal.SIGKILL)
                 killed.append(one.rank)
     return killed
 
 
-def _is_here(host: str | None, pid: int, started: float | None) -> bool:
+def is_here(host: str | None, pid: int, started: float | None) -> bool:
+    """Whether the very process that left a beat lives on this machine."""
     return host == socket.gethostname() and started is not None and process_started(pid) == started
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from data_prep import storage
+from data_prep import log_lines, storage
 from data_prep.errors import HungError
 from training import heartbeat, run_folder, suspects
 from training.heartbeat import Beat, Heard, Listener
@@ -179,12 +179,18 @@ class Watchdog:
         except OSError:
             pass  # then each says it for itself, where anything can be written at all
         named = found or self._everybody()
-        print(f"{self._run_dir.name}: {_sentence(state, idle, named)}", file=sys.stderr, flush=True)
+        print(self._last_words(state, idle, named), file=sys.stderr, flush=True)
         with contextlib.suppress(OSError):
             run_folder.append_events(self._run_dir, [self._event(state, idle, named)])
         with contextlib.suppress(OSError):
             storage.write_json(self._claim, [asdict(one) for one in found])
         suspects.kill(found)
+
+    def _last_words(self, state: _State, idle: float, named: Sequence[Suspect]) -> str:
+        run, text = self._run_dir.name, _sentence(state, idle, named)
+        if os.environ.get(log_lines.FORMAT) != "json":
+            return f"{run}: {text}"
+        return log_lines.line(text, level="error", run=run, rank=self._rank, step=state.step)
 
     def _event(self, state: _State, idle: float, named: Sequence[Suspect]) -> dict[str, Any]:
         return {

@@ -49,7 +49,7 @@ def main(spec: str, corpus: str, runs: str, cluster: str) -> int:
     from training import requests
 
     config, one = ClusterConfig.model_validate_json(cluster), RunSpec.model_validate_json(spec)
-    work = [one], json.loads(corpus), Path(json.loads(runs)), config, lambda spec, line: None
+    work = [one], {one.name: json.loads(corpus)}, Path(json.loads(runs)), config, lambda spec, line: None
     requests.clear(work[2])
     try:
         if config.num_workers == 0:

@@ -1,5 +1,8 @@
 """Two Ray nodes on one machine that can lose sight of each other: each in a network namespace, a cable between them.
 
+The second node has a temporary folder of its own under the first one's name, as another machine has: of two nodes that
+share one, the second removes the working directory of a job that runs on the first, to make it anew.
+
 Needs root and iproute2. A `ray start` of each node is a process of this test's; they and what they have started are
 ended one by one, and `ray stop`, which would end every Ray of the machine, is not used.
 """
@@ -138,8 +141,13 @@ class Nodes:
     def _ray(self, namespace: str, *options: str) -> None:
         ray = str(Path(sys.executable).with_name("ray"))
         place = [f"--temp-dir={self.folder}"] if "--head" in options else []
+        within = ["ip", "netns", "exec", namespace]  # which makes a mount namespace, too
+        if namespace == self.second:
+            (self.folder / "other").mkdir(exist_ok=True)
+            mount = 'mount --bind "$0/other" "$0" && exec "$@"'
+            within += ["sh", "-c", mount, str(self.folder)]
         size = ["--num-cpus=1", "--object-store-memory=80000000", "--disable-usage-stats", "--block"]
-        command = ["ip", "netns", "exec", namespace, ray, "start", *options, *place, *size]
+        command = [*within, ray, "start", *options, *place, *size]
         log = open(self.folder / f"{namespace}.log", "ab")  # noqa: SIM115 (the process writes to it)
         environment = {**self.environment, "PYTHONPATH": os.getcwd()}
         self.processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))

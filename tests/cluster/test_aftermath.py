@@ -42,7 +42,7 @@ def test_a_stop_comes_before_the_budget_and_leaves_no_failure(
 
     monkeypatch.setattr(trainer, "_fit", fit)
     with pytest.raises(StoppedError, match=r"\(SIGTERM\); the same command again resumes at step 0 of 24$"):
-        trainer._train(Assignment(specs=[spec], runs_dir=tmp_path), ClusterConfig(max_failures=1))
+        trainer._train(Assignment(specs=[spec], runs_dir=tmp_path), ClusterConfig(max_failures=1), print)
     assert not (tmp_path / spec.name).exists()
 
 
@@ -61,7 +61,7 @@ def test_a_full_disk_is_no_reason_to_end_training(
             raise error
 
     monkeypatch.setattr(trainer, "_fit", fit)
-    trainer._train(Assignment(specs=[spec], runs_dir=tmp_path), ClusterConfig())
+    trainer._train(Assignment(specs=[spec], runs_dir=tmp_path), ClusterConfig(), print)
     assert len(fits) == 3
 
 
@@ -112,7 +112,7 @@ def test_a_store_that_does_not_answer_is_waited_for_and_told_of_once_a_time(
 
     monkeypatch.setattr(trainer, "_fit", fit)
     monkeypatch.setattr(trainer, "_pause", lambda assignment, seconds: pauses.append(seconds))
-    trainer._train(Assignment(specs=[spec], runs_dir=tmp_path), ClusterConfig())
+    trainer._train(Assignment(specs=[spec], runs_dir=tmp_path), ClusterConfig(), print)
     assert [seconds for seconds in pauses if seconds] == [30, 60]
     assert [("ranks" in one, one["reason"]) for one in events(run_dir) if one["event"] == "failed"] == [
         (False, sentence),

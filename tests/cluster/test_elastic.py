@@ -178,7 +178,7 @@ def test_a_stop_is_heard_while_there_is_no_room_though_not_in_the_main_thread(tm
 
     def drive() -> None:
         try:
-            trainer._train(Assignment(specs=[spec], runs_dir=tmp_path), ELASTIC)
+            trainer._train(Assignment(specs=[spec], runs_dir=tmp_path), ELASTIC, print)
         except Exception as error:
             found.append(error)
 
@@ -206,8 +206,8 @@ def test_a_group_begins_beside_another_job_and_grows_when_that_is_over(
 
     def drive() -> None:
         try:
-            assignment = Assignment(specs=[spec], corpus=str(tmp_path / "corpus"), runs_dir=runs)
-            trainer._train(assignment, ELASTIC.model_copy(update={"resize_seconds": 5.0}))
+            assignment = Assignment(specs=[spec], corpora={spec.name: str(tmp_path / "corpus")}, runs_dir=runs)
+            trainer._train(assignment, ELASTIC.model_copy(update={"resize_seconds": 5.0}), print)
         except Exception as error:
             found.append(error)
 

@@ -43,7 +43,7 @@ def planned(corpus: Path, *faults: Fault) -> RunSpec:
 def train(spec: RunSpec, corpus: Path, runs: Path, config: ClusterConfig = TWO, seen: Any = None) -> list[Any]:
     """The run's events."""
     requests.clear(runs)
-    train_runs([spec], corpus, runs, config, seen or (lambda spec, line: None))
+    train_runs([spec], {spec.name: corpus}, runs, config, seen or (lambda spec, line: None))
     return events(runs / spec.name)
 
 

@@ -73,6 +73,31 @@ def test_the_same_work_is_submitted_once_and_a_retry_says_so(
     assert [sent["metadata"]["try"] for sent in client.sent] == ([str(job.number)] if now else [])
 
 
+@pytest.mark.parametrize(("heard", "breaks", "sendings"), [(False, 1, 2), (True, 1, 1), (False, 9, 3)])
+def test_a_dashboard_that_breaks_off(heard: bool, breaks: int, sendings: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has taken all the same is found, and what it has not is sent again, thrice at most."""
+    found, client = cluster({"a-1": "FAILED"})
+    tried: list[str] = []
+
+    class Breaking(FakeClient):
+        def submit_job(self, **arguments: Any) -> None:
+            tried.append(arguments["submission_id"])
+            if heard or len(tried) > breaks:
+                super().submit_job(**arguments)
+            if len(tried) <= breaks:
+                raise ConnectionError("('Connection aborted.', RemoteDisconnected('without response'))")
+
+    found._client = Breaking(client.statuses)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    if breaks > 3:
+        with pytest.raises(PreflightError, match=r"^no Ray dashboard answers at http://fake:8265"):
+            found.submit(REQUEST, again=False)
+    else:
+        job, now = found.submit(REQUEST, again=False)
+        assert (job.id, job.number, now) == ("a-1-r2", 2, True)
+    assert tried == ["a-1-r2"] * sendings
+
+
 def test_two_who_submit_at_once_have_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "_POLL_SECONDS", 0.0)
     found, client = cluster({}, taken="a-1")

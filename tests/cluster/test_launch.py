@@ -128,7 +128,7 @@ def test_a_stop_that_is_asked_while_the_command_prepares_stands(
     spec = spec_for(ELECTRA, tmp_path / "corpus")
     experiment = read_experiment(ROOT / "configs/quickstart.yaml", [])
     out, runs = tmp_path / "out", tmp_path / "out" / "runs"
-    work = [spec], tmp_path / "corpus", runs, ClusterConfig(num_workers=0), lambda spec, line: None
+    work = [spec], {spec.name: tmp_path / "corpus"}, runs, ClusterConfig(num_workers=0), lambda spec, line: None
     runs.mkdir(parents=True)
     requests.ask(runs, "stop", "of an earlier command")
     with open_place(experiment, out, Console()):
@@ -372,6 +372,8 @@ def test_a_rank_that_ends_by_itself_is_let(
 
 def test_an_assignment_travels_as_json(two: tuple[Ranks, Ranks]) -> None:
     zero, _ = two
-    given = Assignment(specs=[], corpus="s3://b/c", runs_dir=Path("/runs"), threads=2, use_gpu=True, profile=3)
+    given = Assignment(
+        specs=[], corpora={"run": "s3://b/c"}, runs_dir=Path("/runs"), threads=2, use_gpu=True, profile=3
+    )
     zero._tell(given)
     assert Assignment.model_validate_json(zero.store.get("assignment")) == given

@@ -9,6 +9,8 @@ from cluster.config import ClusterConfig
 from cluster.trainer import train_runs
 from data_prep.errors import DataError, PreflightError
 from data_prep.manifest import load
+from tests.cluster.namespaces import wait_for
+from tests.cluster.test_exposed import EXPORT_SECONDS, scraped
 from tests.training.synthetic import MODEL, write_corpus
 from training.arms import BertArm, ElectraArm
 from training.checkpoints import load_objective
@@ -33,6 +35,11 @@ def specs(corpus: Path) -> list[RunSpec]:
     return [plan_run(arm=arm, model=MODEL, training=training, manifest=manifest, budget=4e8, seed=0) for arm in arms]
 
 
+def on(corpus: Path) -> dict[str, Path]:
+    """The corpus of every run."""
+    return {spec.name: corpus for spec in specs(corpus)}
+
+
 @pytest.mark.slow
 def test_two_workers_give_the_losses_and_norms_of_one(corpus: Path, tmp_path: Path) -> None:
     """15 rows as 8 + 7 over two ranks, filler in the last micro-batch of one: world size changes rounding only."""
@@ -40,7 +47,7 @@ def test_two_workers_give_the_losses_and_norms_of_one(corpus: Path, tmp_path: Pa
     for world in (1, 2):
         train_runs(
             specs(corpus),
-            corpus,
+            on(corpus),
             tmp_path / str(world),
             ClusterConfig(num_workers=world),
             lambda spec, line: seen.append((spec.name, line["step"])),
@@ -61,6 +68,8 @@ def test_two_workers_give_the_losses_and_norms_of_one(corpus: Path, tmp_path: Pa
         _, found = load_objective(tmp_path / "2" / spec.name / "checkpoints" / done["checkpoint"])
         assert len(found.manifest["parts"]) == 2
         assert (spec.name, spec.steps) in seen
+        last = {("electra_step", spec.name): spec.steps, ("electra_loss", spec.name): two[-1]["values"]["train/loss"]}
+        wait_for(lambda last=last: last.items() <= scraped().items(), EXPORT_SECONDS, "the metrics are exposed")
 
 
 @pytest.mark.slow
@@ -72,7 +81,7 @@ def test_a_users_mistake_in_a_worker_keeps_its_sentence(corpus: Path, tmp_path: 
     run_dir.mkdir(parents=True)
     (run_dir / "checkpoints").write_text("not a folder")
     with pytest.raises(PreflightError, match="checkpoints"):
-        train_runs(planned, folder, tmp_path / "runs", ClusterConfig(num_workers=1), lambda spec, line: None)
+        train_runs(planned, on(folder), tmp_path / "runs", ClusterConfig(num_workers=1), lambda spec, line: None)
 
 
 def test_an_altered_shard_is_found_before_anything_starts(tmp_path: Path) -> None:
@@ -83,12 +92,12 @@ def test_an_altered_shard_is_found_before_anything_starts(tmp_path: Path) -> Non
     data[700] ^= 1
     shard.write_bytes(data)
     with pytest.raises(DataError, match=rf"{shard.name} was altered"):
-        train_runs(planned, tmp_path, tmp_path / "runs", ClusterConfig(num_workers=1), lambda spec, line: None)
+        train_runs(planned, on(tmp_path), tmp_path / "runs", ClusterConfig(num_workers=1), lambda spec, line: None)
 
 
 def test_a_cluster_that_is_too_small_is_refused(corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(PreflightError, match=r"500 workers need 500 CPUs and Ray has 2"):
-        train_runs(specs(corpus), corpus, tmp_path, ClusterConfig(num_workers=500), lambda spec, line: None)
+        train_runs(specs(corpus), on(corpus), tmp_path, ClusterConfig(num_workers=500), lambda spec, line: None)
     with pytest.raises(PreflightError, match=r"need 1 GPUs and Ray has 0"):
         config = ClusterConfig(num_workers=1, use_gpu=True)
-        train_runs(specs(corpus), corpus, tmp_path, config, lambda spec, line: None)
+        train_runs(specs(corpus), on(corpus), tmp_path, config, lambda spec, line: None)

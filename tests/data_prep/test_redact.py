@@ -36,6 +36,27 @@ def test_tokens_of_known_shape_go_wherever_they_stand(secret: str, text: str) ->
         ("export WANDB_API_KEY='0123 456'", f"export WANDB_API_KEY='{MASK}'"),
         ('{"aws_secret_access_key": "wJalr/XUtn", "a": 1}', f'{{"aws_secret_access_key": "{MASK}", "a": 1}}'),
         ("api_key: k-123, next: 1", f"api_key: {MASK}, next: 1"),
+        ("PASSWORD=correct-horse,battery,staple rest", f"PASSWORD={MASK} rest"),
+        ("PASSWORD=a{b}c&d next", f"PASSWORD={MASK} next"),
+        ("env HF_TOKEN=abc,HOME=/x", f"env HF_TOKEN={MASK},HOME=/x"),
+        ("a?x=1&my_token=abc&y=2", f"a?x=1&my_token={MASK}&y=2"),
+        ('"password": "ab\\"cd", "x": 1', f'"password": "{MASK}", "x": 1'),
+        ("password: |\n  several words", f"password: |\n  {MASK} words"),
+        ("password: 123456", f"password: {MASK}"),
+        ("X-Api-Key: abc123", f"X-Api-Key: {MASK}"),
+        ("DB_PASS=abc", f"DB_PASS={MASK}"),
+        ("run --password hunter2hunter2 --x 1", f"run --password {MASK} --x 1"),
+        ("- name: HF_TOKEN\n  value: abc", f"- name: HF_TOKEN\n  value: {MASK}"),
+        ("https://user:p@ss@host/x", f"https://{MASK}@host/x"),
+        ("postgres://user:pa/ss@host/x", f"postgres://{MASK}@host/x"),
+        ("https:/user:pass@host/x", f"https:/{MASK}@host/x"),  # of an address that was taken for a path
+        (f"{AWS}:wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", MASK),
+        (f"cache_{HF}", f"cache_{MASK}"),
+        (f"x%3D{HF}", f"x%3D{MASK}"),
+        # a command in the place of a value may hold one, and so may what only looks like a reference
+        ('X_TOKEN="$(echo hunter2)"', f'X_TOKEN="{MASK}"'),
+        ("PASSWORD=$UMMER2024", f"PASSWORD={MASK}"),
+        ("X_TOKEN='$(a)hunter2(b)'", f"X_TOKEN='{MASK}'"),
     ],
 )  # fmt: skip
 def test_addresses_headers_and_pairs(text: str, expected: str) -> None:
@@ -72,6 +93,16 @@ def test_the_environment_of_the_process_is_taken_without_another(monkeypatch: py
         "secrets: [HF_TOKEN, RAY_AUTH_TOKEN]",
         "s3://bucket/prefix and user@host",
         "api_key: null",
+        "HF_TOKEN=$HF_TOKEN",
+        "HF_TOKEN=${HF_TOKEN}",
+        "RAY_AUTH_TOKEN: $(TOKEN_OF_RAY)",
+        "tie_token: [5.0e-4, 1.0e-3]",
+        "token_accuracy: 0.93",
+        "training.token: unknown key; did you mean 'tokens'?",
+        "basic vocabulary is used",
+        "http://host:5000/users/@me",
+        "one pass: backward",
+        "--token is refused",
         "hf_config and hf_export",
     ],
 )
@@ -98,6 +129,10 @@ def test_plain_data() -> None:
         "t": [1],
     }  # fmt: skip
     assert HF not in json.dumps(found)
+    kubernetes = {"name": "HF_TOKEN", "value": "short"}
+    assert redacted({"env": [kubernetes, {"name": "A", "value": "b"}], "password": 12345678, "token_id": 4}, {}) == {
+        "env": [{"name": "HF_TOKEN", "value": MASK}, {"name": "A", "value": "b"}], "password": MASK, "token_id": 4,
+    }  # fmt: skip
 
 
 def test_names() -> None:

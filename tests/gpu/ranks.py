@@ -87,4 +87,5 @@ def no_waiting(device: torch.device) -> Iterator[None]:
 def without_ray(rank: int, specs: list[RunSpec], corpus: Path, runs: Path, kind: str) -> None:
     """Runs as `cluster.num_workers: 0` trains them."""
     config = ClusterConfig(num_workers=0, use_gpu=kind == "cuda")
-    alone().train_runs(specs, corpus, runs, config, lambda spec, line: None)
+    on = {spec.name: corpus for spec in specs}
+    alone().train_runs(specs, on, runs, config, lambda spec, line: None)

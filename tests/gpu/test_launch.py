@@ -51,7 +51,9 @@ def test_a_gpu_trains_what_a_cpu_trains(
 ) -> None:
     spec = spec_in(precision, corpus)
     if launcher == "ray":
-        train_runs([spec], corpus, tmp_path, ClusterConfig(num_workers=1, use_gpu=True), lambda spec, line: None)
+        train_runs(
+            [spec], {spec.name: corpus}, tmp_path, ClusterConfig(num_workers=1, use_gpu=True), lambda spec, line: None
+        )
     else:
         multiprocessing.spawn(without_ray, ([spec], corpus, tmp_path, "cuda"), nprocs=1)
     folder = tmp_path / spec.name

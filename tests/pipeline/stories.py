@@ -9,6 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.pipeline.fake_experiment import MODEL
+from training.run_folder import write_run_record
+from training.settings import RunSpec
+
 FLOPS, SECONDS, USEFUL, ROWS = 10.0, 2.0, 1.5, 8
 
 Record = dict[str, Any]
@@ -25,6 +29,7 @@ class Told:
     spent: float = 0.0
     attempt: int = -1
     resumed_at: int = 0
+    figures: Record = field(default_factory=dict)  # in every line, beside the ledgers
 
     def event(self, name: str, **fields: Any) -> "Told":
         self.events.append({"time": self.now, "event": name, **fields})
@@ -58,6 +63,7 @@ class Told:
 
     def _line(self) -> Record:
         values = {"flops": FLOPS * self.step, "flops_spent": self.spent, "step_seconds": USEFUL * self.step}
+        values |= self.figures
         return {
             "attempt": self.attempt, "resumed_at": self.resumed_at, "step": self.step, "time": self.now,
             "values": values,
@@ -76,12 +82,40 @@ class Told:
         self._segment(to_step)
         return self
 
-    def write(self, run_dir: Path) -> Path:
-        """Into a run's folder."""
+    def write(self, run_dir: Path, steps: int | None = None) -> Path:
+        """Into a run's folder, with what it was to do where that is said."""
         (run_dir / "metrics").mkdir(parents=True)
         (run_dir / "run.json").write_text("{}")
+        if steps is not None:
+            write_run_record(run_dir, specification(run_dir.name, steps))
         (run_dir / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in self.events))
         for line in self.lines:
             with open(run_dir / "metrics" / f"A-{line['attempt']:05d}.jsonl", "a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         return run_dir
+
+
+def specification(name: str, steps: int) -> RunSpec:
+    """Of a run of so many steps."""
+    identity = {
+        "arm": {"objective": "mlm", "learning_rate": 1e-3},
+        "model": MODEL,
+        "optimizer": {},
+        "order": {},
+        "global_batch": ROWS,
+        "steps": steps,
+        "schedule": {"kind": "linear", "warmup_steps": 1, "decay_steps": 0},
+        "seq_len": 128,
+        "seed": 0,
+        "manifest_sha256": "0" * 64,
+        "tokenizer_sha256": "0" * 64,
+    }
+    return RunSpec.model_validate(
+        {
+            "name": name,
+            "budget": FLOPS * steps,
+            "flops_per_step": FLOPS,
+            "identity": identity,
+            "placement": {"micro_batch": ROWS},
+        }
+    )

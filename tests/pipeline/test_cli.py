@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 from typer.testing import CliRunner, Result
 
 from pipeline import cli, place, quickstart, stages
@@ -28,9 +27,12 @@ VERBS = [
     "events",
     "checkpoints",
     "stop",
+    "status",
+    "doctor",
     "submit",
     "logs",
     "config",
+    "init",
     "experiment",
 ]
 
@@ -85,24 +87,6 @@ def test_a_wrong_verb_names_the_nearest() -> None:
     assert "Did you mean 'train'?" in done.stderr
 
 
-# --- config ---
-
-
-def test_config_prints_what_it_would_run_and_reads_it_back(tmp_path: Path) -> None:
-    done = electra("config", QUICKSTART, "training.global_batch=48")
-    assert done.exit_code == 0
-    again = tmp_path / "again.yaml"
-    again.write_text(done.stdout, encoding="utf-8")
-    assert electra("config", again).stdout == done.stdout
-    assert yaml.safe_load(done.stdout)["training"]["global_batch"] == 48
-
-
-def test_config_as_json_is_the_same_tree() -> None:
-    assert json.loads(electra("config", QUICKSTART, "--json").stdout) == yaml.safe_load(
-        electra("config", QUICKSTART).stdout
-    )
-
-
 # --- mistakes ---
 
 
@@ -110,8 +94,8 @@ def test_a_wrong_key_is_exit_2_with_file_line_and_the_nearest(tmp_path: Path) ->
     path = tmp_path / "x.yaml"
     path.write_text(QUICKSTART.read_text().replace("micro_batch:", "mirco_batch:"), encoding="utf-8")
     line = next(n for n, text in enumerate(path.read_text().splitlines(), start=1) if "mirco" in text)
-    for verb in ("prepare", "train", "evaluate", "report", "export", "config"):
-        sentence = refused(2, verb, path)
+    for verb in ("prepare", "train", "evaluate", "report", "export", "config show"):
+        sentence = refused(2, *verb.split(), path)
         assert sentence.startswith(f"{path}:{line}: training.mirco_batch: unknown key; did you mean 'micro_batch'?")
 
 
@@ -123,7 +107,7 @@ def test_a_missing_configuration_is_exit_2(tmp_path: Path) -> None:
 
 def test_an_unwritable_folder_is_exit_3_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for verb in ("prepare", "train", "evaluate", "report", "export"):
+    for verb in ("prepare", "train", "evaluate", "report"):
         assert f"{tmp_path}/file/out" in refused(3, verb, QUICKSTART, "--out", tmp_path / "file" / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -149,7 +133,6 @@ def test_verbs_before_their_time_say_what_comes_first(tmp_path: Path) -> None:
         ("train", 4, "electra prepare"),
         ("evaluate", 5, "electra train"),
         ("report", 4, "electra"),
-        ("export", 4, "electra train"),
     ):
         sentence = electra(verb, QUICKSTART, "--out", tmp_path / verb)
         assert (sentence.exit_code, first in sentence.stderr) == (code, True), sentence.output
@@ -166,11 +149,6 @@ def test_an_incomplete_glue_folder_is_exit_4_before_any_work(verb: str, tmp_path
     sentence = refused(4, verb, *where, "--glue-dir", tmp_path / "glue", "--out", tmp_path / "out")
     assert sentence.startswith(f"{tmp_path}/glue/CoLA has neither train.tsv nor train.subset.tsv")
     assert not (tmp_path / "out").exists()
-
-
-def test_an_unknown_run_is_named_with_those_there_are(tmp_path: Path) -> None:
-    sentence = electra("export", QUICKSTART, "--out", tmp_path / "out", "--run", "../x").stderr
-    assert "no finished run '../x'; finished are none" in sentence
 
 
 def test_next_commands_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,10 +224,10 @@ def test_an_internal_error_is_exit_1_and_says_how_to_see_the_traceback(monkeypat
         raise ZeroDivisionError("first line\nsecond line")
 
     monkeypatch.setattr(place, "read_experiment", broken)
-    assert refused(1, "config", "x") == (
+    assert refused(1, "report", "x") == (
         "internal error, ZeroDivisionError: first line (run again with --debug for the traceback)"
     )
-    assert "Traceback (most recent call last)" in electra("config", "x", "--debug").stderr
+    assert "Traceback (most recent call last)" in electra("report", "x", "--debug").stderr
 
 
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (OSError(28, "no space", "f"), 3)])
@@ -258,7 +236,7 @@ def test_interruption_and_a_full_disk(error: BaseException, code: int, monkeypat
         raise error
 
     monkeypatch.setattr(place, "read_experiment", stop)
-    refused(code, "config", "x")
+    refused(code, "report", "x")
 
 
 def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,11 +259,11 @@ def test_what_the_system_refuses_is_exit_3_with_path_and_reason(
     error: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raising(error, monkeypatch)
-    assert refused(3, "config", "x") == sentence
+    assert refused(3, "report", "x") == sentence
     outer = RuntimeError("the worker failed")
     outer.__cause__ = error
     raising(outer, monkeypatch)
-    assert refused(3, "config", "x") == sentence
+    assert refused(3, "report", "x") == sentence
 
 
 @pytest.mark.multi
@@ -302,9 +280,9 @@ def test_what_the_system_refuses_in_a_worker_is_exit_3_too(ray_session: None, mo
         return caught.value
 
     raising(failure(OSError(errno.ENOSPC, "No space left on device", "/data/a.npz")), monkeypatch)
-    assert refused(3, "config", "x") == "/data/a.npz: no space left on device"
+    assert refused(3, "report", "x") == "/data/a.npz: no space left on device"
     raising(failure(ZeroDivisionError("first")), monkeypatch)
-    assert refused(1, "config", "x").startswith("internal error, ZeroDivisionError: first (run")
+    assert refused(1, "report", "x").startswith("internal error, ZeroDivisionError: first (run")
 
 
 def test_a_write_that_names_no_file_is_told_with_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +295,7 @@ def test_a_write_that_names_no_file_is_told_with_the_folder(tmp_path: Path, monk
 
 def test_sentences_carry_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     raising(RuntimeError("\x1b[36mray::f()\x1b[39m failed"), monkeypatch)
-    assert "RuntimeError: ray::f() failed (run" in refused(1, "config", "x")
+    assert "RuntimeError: ray::f() failed (run" in refused(1, "report", "x")
 
 
 def test_json_errors_are_one_object_on_stdout_and_the_sentence_on_stderr() -> None:

@@ -1,11 +1,17 @@
 """Plain lines and the live display: what is written, how often, and what an ETA is made of."""
 
 import io
+import json
 import os
+import re
+from pathlib import Path
 
 import pytest
 
 from pipeline.console import Console, duration, quiet_libraries
+from pipeline.telling import Teller
+from tests.pipeline.test_cli import electra, refused
+from training.run_folder import append_events
 
 
 class Clock:
@@ -114,6 +120,90 @@ def test_a_failed_live_stage_is_not_shown_as_finished(clock: Clock) -> None:
 def test_a_pipe_is_never_interactive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert not Console(io.StringIO()).interactive
+
+
+# --- lines as objects -------------------------------------------------------------------------------------------------
+
+
+def objects(console: Console) -> list[dict[str, object]]:
+    """Without their times."""
+    found = [json.loads(line) for line in lines(console)]
+    for one in found:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", one.pop("time"))
+    return found
+
+
+@pytest.fixture
+def machine(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Console:
+    """For programs, even on a terminal."""
+    monkeypatch.setenv("ELECTRA_LOG_FORMAT", "json")
+    monkeypatch.delenv("RANK", raising=False)
+    return Console(io.StringIO(), interactive=True, interval=5.0, clock=clock)
+
+
+def test_every_line_is_an_object(machine: Console, clock: Clock) -> None:
+    token = "hf_" + "abcDEF0123456789" * 2
+    machine.say("two\nlines")
+    machine.warn(f"token {token}", run="x", step=7)
+    machine.table("Scores", ["arm", "mean"], [["electra", 0.61], ["bert", token]])
+    with machine.stage("train", 9, "GFLOPs") as stage:
+        clock.now = 6.0
+        stage.update(3, run="x", step="12/40", loss=2.5)
+    common = {"level": "info", "run": None, "rank": None, "step": None}
+    of_x = {**common, "run": "x", "step": 12}
+    assert objects(machine) == [
+        {**common, "message": "two\nlines"},
+        {**common, "level": "warning", "run": "x", "step": 7, "message": "token [redacted]"},
+        {**common, "message": "Scores", "table": [{"arm": "electra", "mean": "0.61"},
+                                                  {"arm": "bert", "mean": "[redacted]"}]},
+        {**common, "message": "train: started, 0/9 GFLOPs"},
+        {**of_x, "message": "train: 3/9 GFLOPs, 6 s, about 12 s left; run x, step 12/40, loss 2.5"},
+        {**of_x, "message": "train: done, 3/9 GFLOPs, 6 s; run x, step 12/40, loss 2.5"},
+    ]  # fmt: skip
+
+
+def test_the_rank_is_that_of_a_launcher(machine: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    machine.say("here")
+    assert objects(machine)[0]["rank"] == 3
+
+
+def test_a_line_of_a_job_that_is_followed_stays_the_object_it_is(machine: Console) -> None:
+    machine.say("of the job", run="x")
+    (line,) = lines(machine)
+    machine.say(line)
+    assert lines(machine)[1] == line
+    machine.say('{"time": "cut')
+    assert objects(machine)[2]["message"] == '{"time": "cut'
+
+
+def test_what_a_run_is_told_of_has_its_run_and_step(machine: Console, tmp_path: Path) -> None:
+    run = tmp_path / "x"
+    run.mkdir()
+    teller = Teller(machine, [run])
+    append_events(
+        run,
+        [
+            {"event": "started", "step": 40, "from": "step-00000040", "passed_over": ["a was cut."]},
+            {"event": "save_failed", "step": 60, "reason": "full", "in_a_row": 1},
+        ],
+    )
+    teller.look()
+    told = [(one["level"], one["run"], one["step"]) for one in objects(machine)]
+    assert told == [("warning", "x", 40), ("info", "x", 40), ("warning", "x", 60)]
+
+
+def test_the_end_of_a_command_is_an_object_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELECTRA_LOG_FORMAT", "json")
+    done = electra("train", tmp_path / "none.yaml", "--json")
+    line = json.loads(done.stderr)
+    assert (line["level"], line["message"]) == ("error", f"{tmp_path}/none.yaml: no such configuration file")
+    assert json.loads(done.stdout) == {"exit_code": 2, "error": line["message"]}  # the result, as ever
+
+
+def test_a_format_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELECTRA_LOG_FORMAT", "jsn")
+    assert refused(2, "status") == "ELECTRA_LOG_FORMAT=jsn: no such format; there are text, json"
 
 
 @pytest.mark.parametrize(

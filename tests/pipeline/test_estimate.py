@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from pipeline import estimate as estimates
-from pipeline.assumed import assumed_manifest
 from pipeline.config import load
+from pipeline.corpora import assumed
 from pipeline.devices import stated
 from pipeline.estimate import Estimate, estimate, shape_of
 from pipeline.experiment import Experiment
@@ -90,7 +90,7 @@ def test_evaluations_are_counted_by_their_examples(experiment: Experiment, tmp_p
 
 
 def test_measured_times_are_used_by_arm_and_shared_by_cores(experiment: Experiment, tmp_path: Path) -> None:
-    runs = experiment.runs(assumed_manifest(experiment.corpus))
+    runs = experiment.runs(assumed(experiment))
     shapes = {run.identity.arm.label: shape_of(run) for run in runs}
     measured = Measured(
         step_seconds={shapes["electra"]: 0.5, shapes["bert"]: 0.25},
@@ -110,13 +110,13 @@ def test_measured_times_are_used_by_arm_and_shared_by_cores(experiment: Experime
 
 
 def test_an_arms_name_and_rate_do_not_change_what_a_step_takes(experiment: Experiment) -> None:
-    manifest = assumed_manifest(experiment.corpus)
+    readings = assumed(experiment)
     swept = [
         arm.model_copy(update={"name": f"{arm.label}-{rate}", "learning_rate": rate})
         for arm in experiment.arms
         for rate in (1e-4, 1e-3)
     ]
-    both = [*experiment.runs(manifest), *experiment.model_copy(update={"arms": swept}).runs(manifest)]
+    both = [*experiment.runs(readings), *experiment.model_copy(update={"arms": swept}).runs(readings)]
     assert len({shape_of(run) for run in both}) == 2
 
 
@@ -125,7 +125,7 @@ def test_finished_runs_tell_their_own_pace(
 ) -> None:
     finished = estimates.finished_rates(fake_experiment.write(tmp_path / "fake"))
     assert len(finished) == 3 and all(once == pytest.approx(0.05) for once in finished.values())  # 0.05 s a step
-    electra = shape_of(experiment.runs(assumed_manifest(experiment.corpus))[0])
+    electra = shape_of(experiment.runs(assumed(experiment))[0])
     monkeypatch.setattr(estimates, "finished_rates", lambda out: {electra: 0.2})
     found = estimate(experiment, tmp_path / "none")
     for run in found.runs:
@@ -140,7 +140,7 @@ def test_a_branch_evaluates_its_own_part_alone(experiment: Experiment, tmp_path:
     tree = experiment.model_dump(mode="json")
     tree["training"] |= {"schedule": schedule, "eval_every": 5}
     branched = Experiment.model_validate(tree | {"arms": tree["arms"][1:]})
-    specs = branched.runs(assumed_manifest(experiment.corpus))
+    specs = branched.runs(assumed(experiment))
     shape = shape_of(specs[0])
     found = estimate(branched, tmp_path / "none", measured=Measured(step_seconds={shape: 1.0}, unit_seconds={}))
     for spec, run in zip(specs, found.runs, strict=True):
@@ -151,7 +151,7 @@ def test_a_branch_evaluates_its_own_part_alone(experiment: Experiment, tmp_path:
 
 def test_rates_of_other_folders_count_where_they_are_given(experiment: Experiment, tmp_path: Path) -> None:
     """Those of an experiment's finished runs serve its sweep too."""
-    shapes = {shape_of(spec) for spec in experiment.runs(assumed_manifest(experiment.corpus))}
+    shapes = {shape_of(spec) for spec in experiment.runs(assumed(experiment))}
     found = estimate(experiment, tmp_path / "none", finished=dict.fromkeys(shapes, 0.5))
     assert {(run.seconds, run.source) for run in found.runs} == {
         (0.5 * run.steps, "finished runs") for run in found.runs
@@ -160,7 +160,7 @@ def test_rates_of_other_folders_count_where_they_are_given(experiment: Experimen
 
 @pytest.mark.slow
 def test_this_machine_is_measured(experiment: Experiment, tmp_path: Path) -> None:
-    measured = measure(experiment, None, None, tmp_path / "none")
+    measured = measure(experiment, assumed(experiment), tmp_path / "none")
     found = estimate(experiment, tmp_path / "none", measured=measured)
     assert found.seconds is not None and 0 < found.seconds < 3600
     assert all(run.seconds for run in found.runs) and all(one.seconds for one in found.evaluations)

@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pipeline.calibration import calibration_error, confusion, reliability
 from pipeline.console import Console
 from pipeline.evaluate_data import Material, load_tests, materials
 from pipeline.evaluate_submission import refuse_incomplete, submit
-from pipeline.evaluate_targets import Model, experiment_of, is_model, model_at, refuse_headless
+from pipeline.evaluate_targets import Model, experiment_of, is_model, model_at, refuse_unfit
 from pipeline.evaluate_units import units
 from pipeline.evaluate_work import work
 from tests.pipeline import fake_experiment
@@ -53,6 +54,13 @@ def test_a_submission_takes_the_seed_that_did_best_on_dev(tmp_path: Path, monkey
         assert archive.read("RTE.tsv") == b"index\tprediction\n7\tentailment\n8\tnot_entailment\n"
 
 
+def nowhere(facts: dict[str, Any]) -> Model:
+    """A model that is not there."""
+    return Model(
+        name="m", location="nowhere", sha256="1" * 64, tokenizer="nowhere", max_positions=128, judges=True, facts=facts
+    )
+
+
 # --- what a path names ------------------------------------------------------------------------------------------------
 
 
@@ -62,7 +70,10 @@ def test_a_hugging_face_folder_is_known_by_weights_and_tokenizer(tmp_path: Path)
     assert (found.name, found.location, found.tokenizer) == ("mine", str(folder), str(folder))
     assert (found.facts["flops_counted"], found.facts["flops_declared"]) == (None, False)
     assert experiment_of(folder) is None
-    refuse_headless(folder)
+    assert (found.judges, found.max_positions) == (
+        True,
+        json.loads((folder / "config.json").read_text())["max_position_embeddings"],
+    )
     with pytest.raises(ConfigError, match="a/b cannot be the name of a model"):
         model_at(folder, name="a/b")
     shutil.copytree(folder, tmp_path / "copy")
@@ -78,8 +89,24 @@ def test_a_hugging_face_folder_is_known_by_weights_and_tokenizer(tmp_path: Path)
         model_at(tmp_path / "copy")
     values = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(values | {"architectures": ["BertModel"]}))
-    with pytest.raises(ConfigError, match="has no head that fills masks or detects replaced tokens"):
-        refuse_headless(folder)
+    assert not model_at(folder).judges
+
+
+def test_what_a_model_cannot_answer_is_told_before_anything_is_computed() -> None:
+    model = nowhere({})
+    refuse_unfit(
+        [model], EvaluationConfig.model_validate({"suites": ["glue", "blimp"], "protocol": {"max_length": 128}})
+    )
+    mute = replace(model, judges=False)
+    refuse_unfit([mute], EvaluationConfig(suites=["glue"]))
+    with pytest.raises(ConfigError, match="m has no head that fills masks or detects replaced tokens"):
+        refuse_unfit([model, mute], EvaluationConfig(suites=["glue", "blimp"]))
+    for suite, key in (("glue", "protocol"), ("squad", "squad_protocol")):
+        long = EvaluationConfig.model_validate({"suites": [suite], key: {"max_length": 129}})
+        with pytest.raises(
+            ConfigError, match=rf"evaluation\.{key}\.max_length 129 is longer than the 128 positions of m"
+        ):
+            refuse_unfit([model], long)
 
 
 def test_what_is_no_model_is_told_apart(tmp_path: Path) -> None:
@@ -159,7 +186,9 @@ def test_the_blimp_mean_has_the_standard_error_of_its_paradigms() -> None:
 def test_a_unit_that_ray_repeats_after_its_record_is_not_run_again(tmp_path: Path) -> None:
     """The worker died between its record and its answer to Ray. What the unit reads is not even there."""
     found = Material(suite="glue", task="RTE", kind="classes", path=tmp_path / "none.jsonl", sha256="0" * 64)
-    model = Model(name="m", location="nowhere", sha256="1" * 64, tokenizer="nowhere", facts={})
+    model = Model(
+        name="m", location="nowhere", sha256="1" * 64, tokenizer="nowhere", max_positions=128, judges=True, facts={}
+    )
     (unit,) = units([model], [found], EvaluationConfig(), tmp_path)
     result = {"rows": [{"score": 0.5}], "files": ["predictions/a.npz"]}
     unit.folder.write_json(unit.record, {"identity": unit.identity, "result": result})
@@ -182,7 +211,15 @@ def test_a_task_that_the_protocol_cuts_is_a_named_subset(
     data = TaskData(suite="glue", task="RTE", classes=("no", "yes"), train=examples, dev=examples)
     data.save(tmp_path / "tasks" / "rte.jsonl")
     found = Material(suite="glue", task="RTE", kind="classes", path=tmp_path / "tasks/rte.jsonl", sha256=data.sha256())
-    model = Model(name="m", location="nowhere", sha256="1" * 64, tokenizer="nowhere", facts={"run": "m"})
+    model = Model(
+        name="m",
+        location="nowhere",
+        sha256="1" * 64,
+        tokenizer="nowhere",
+        max_positions=128,
+        judges=True,
+        facts={"run": "m"},
+    )
     limited = EvaluationConfig.model_validate({"protocol": {"max_train_examples": limit}})
     unit, whole = (units([model], [found], one, tmp_path)[0] for one in (limited, EvaluationConfig()))
     assert (unit.identity == whole.identity) == (limit is None)

@@ -28,7 +28,7 @@ Data = tuple[str, str, Kind, str]
 
 def model(name: str, weights: str = "w", flops: float | None = None) -> Model:
     facts = {"run": name, "arm": name, "budget": None, "seed": 0, "step": 0, "flops_counted": flops}
-    return Model(name=name, location="", sha256=weights, tokenizer="", facts=facts)
+    return Model(name=name, location="", sha256=weights, tokenizer="", max_positions=128, judges=True, facts=facts)
 
 
 def done(evaluation: Path, models: list[Model], data: Data, config: EvaluationConfig) -> list[Unit]:

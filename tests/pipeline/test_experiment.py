@@ -16,6 +16,7 @@ from data_prep.errors import ConfigError, PreflightError
 from data_prep.manifest import Documents, Manifest, SplitStats
 from data_prep.rows import SpecialIds
 from pipeline.config import load
+from pipeline.corpora import MAIN, Reading
 from pipeline.experiment import Experiment
 from pipeline.folder import check_identity, open_folder
 from pipeline.gather import CONFIG_NAME
@@ -150,7 +151,7 @@ def manifest() -> Manifest:
 
 
 def test_runs_are_arms_by_budgets_by_seeds_smallest_budget_first() -> None:
-    runs = experiment("seed=5", "seeds=2").runs(manifest())
+    runs = experiment("seed=5", "seeds=2").runs({MAIN: Reading(manifest())})
     assert [run.name for run in runs] == [
         f"{arm}-{budget}-s{seed}"
         for budget in ("4.00e+11", "1.20e+12")
@@ -165,7 +166,7 @@ BRANCHES = "training.schedule={kind: wsd, warmup_fraction: 0.1, decay_fraction: 
 
 
 def test_trunks_come_before_their_branches() -> None:
-    runs = experiment(BRANCHES, "budgets=[4e11, 8e11, 1.2e12]", "seeds=2").runs(manifest())
+    runs = experiment(BRANCHES, "budgets=[4e11, 8e11, 1.2e12]", "seeds=2").runs({MAIN: Reading(manifest())})
     names = [
         f"{arm}-{budget}-s{seed}"
         for budget in ("1.20e+12", "4.00e+11", "8.00e+11")
@@ -196,13 +197,13 @@ def test_what_has_no_trunk_is_refused(overrides: tuple[str, ...], sentence: str)
 
 
 def test_every_arm_gets_its_budget_within_half_a_step() -> None:
-    for run in experiment().runs(manifest()):
+    for run in experiment().runs({MAIN: Reading(manifest())}):
         assert abs(run.steps * run.flops_per_step - run.budget) <= run.flops_per_step / 2
 
 
 def test_flops_of_the_roberta_arm_by_hand() -> None:
     """E = D = 128, F = 512, 2 layers, V = 8192, rows of 100 tokens: masked k = min(19, round(.15 × 100)) = 15."""
-    runs = experiment().runs(manifest())
+    runs = experiment().runs({MAIN: Reading(manifest())})
     run = next(run for run in runs if run.identity.arm.label == "roberta")
     body = 2 * (2 * 128 * (4 * 128 + 2 * 512) * 100 + 4 * 128 * 100**2)
     head = 15 * 2 * 128 * (128 + 8192)
@@ -210,7 +211,7 @@ def test_flops_of_the_roberta_arm_by_hand() -> None:
 
 
 def test_steps_in_place_of_budgets_are_one_arms(tmp_path: Path) -> None:
-    runs = experiment(*ONE, "steps=50", "seeds=2").runs(manifest())
+    runs = experiment(*ONE, "steps=50", "seeds=2").runs({MAIN: Reading(manifest())})
     assert [(run.name, run.steps) for run in runs] == [("bert-50steps-s0", 50), ("bert-50steps-s1", 50)]
     for run in runs:
         assert run.budget == pytest.approx(50 * run.flops_per_step, rel=1e-12)
@@ -246,7 +247,7 @@ def test_a_size_may_stand_beside_numbers_that_it_is_not_wholly_made_of(size: dic
 
 def test_an_arm_in_two_stages_is_two_runs_the_first_before_the_second() -> None:
     two = "arms=[{objective: bert, learning_rate: 1}, {objective: electra_two_stage, learning_rate: 1, name: two}]"
-    runs = experiment(two).runs(manifest())
+    runs = experiment(two).runs({MAIN: Reading(manifest())})
     assert [(run.name, run.part_of) for run in runs] == [
         (f"{name}-{budget}-s0", f"two-{budget}-s0" if name == "two-first" else None)
         for budget in ("4.00e+11", "1.20e+12")

@@ -98,7 +98,7 @@ def test_its_plan_is_matched_and_so_is_its_sweep(name: str, tmp_path: Path) -> N
     assert not (tmp_path / "nothing").exists()
     wanted = shipped(name).sweep
     assert wanted is not None
-    one = sweep.as_experiment(shipped(name), str(tmp_path / "corpus"))
+    one = sweep.as_experiment(shipped(name), tmp_path)
     assert len(one.arms) == sum(map(len, wanted.rates.values()))
     if wanted.choose_by != "heldout_loss":  # by the loss nothing is evaluated
         assert one.evaluation.suites == [wanted.choose_by]

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from data_prep import manifest as manifests
+from data_prep import storage
 from pipeline import experiment_run, gather, quickstart
 from pipeline.config import dump
 from pipeline.console import Console
+from pipeline.corpora import MAIN, prepared
 from pipeline.folder import Folder
 from pipeline.place import Place
 from tests.conftest import lay_out
@@ -58,7 +59,7 @@ def test_rates_are_told_once_they_are_chosen(out: Path) -> None:
 
 
 def test_a_run_that_was_begun_as_another_is_exit_9(out: Path) -> None:
-    first = swept().runs(manifests.load(out / "corpus"), out / "corpus")[0]
+    first = swept().runs(prepared({MAIN: storage.folder(out / "corpus")}))[0]
     identity = first.identity.model_copy(update={"start_position": 8})
     write_run_record(_made(out / "runs" / first.name), first.model_copy(update={"identity": identity}))
     (out / "config.yaml").write_text(dump(swept()))
@@ -82,18 +83,18 @@ def _made(folder: Path) -> Path:
 
 def test_reasons_are_said_three_at_most(out: Path) -> None:
     (out / "config.yaml").write_text(dump(swept()))
-    for spec in swept().runs(manifests.load(out / "corpus"), out / "corpus"):
+    for spec in swept().runs(prepared({MAIN: storage.folder(out / "corpus")})):
         write_run_record(_made(out / "runs" / spec.name), spec.model_copy(update={"flops_per_step": 1.0}))
     assert refused_by_check(out).endswith("more above.)")
 
 
 def test_a_corpus_that_is_gone_is_said(out: Path) -> None:
     (out / "config.yaml").write_text(dump(swept()))
-    spec = swept().runs(manifests.load(out / "corpus"), out / "corpus")[0]
+    spec = swept().runs(prepared({MAIN: storage.folder(out / "corpus")}))[0]
     write_run_record(_made(out / "runs" / spec.name), spec)
     (out / "corpus" / "manifest.json").unlink()
     said = refused(4, "experiment", "check", out.parent / "file.yaml", "--out", out)
-    assert said.endswith("its corpus is gone, from which runs are planned; run `electra prepare` again.")
+    assert said.endswith("a corpus is gone, from which runs are planned; run `electra prepare` again.")
 
 
 # --- the dry run ------------------------------------------------------------------------------------------------------
@@ -151,7 +152,7 @@ def test_a_choice_of_another_sweep_is_told_and_breaks_what_goes_by_it(out: Path)
     (out.parent / "file.yaml").write_text(dump(swept(", choose_by: probes")))
     sentence = "sweep/chosen.json is the choice of another sweep than the file's; `electra experiment run` sweeps anew."
     assert [one["ok"] for one in check(out)["findings"] if one["sentence"] == sentence] == [True]
-    spec = swept().runs(manifests.load(out / "corpus"), out / "corpus")[0]
+    spec = swept().runs(prepared({MAIN: storage.folder(out / "corpus")}))[0]
     write_run_record(_made(out / "runs" / spec.name), spec)
     assert sentence in refused_by_check(out)
 
@@ -166,7 +167,12 @@ def test_what_of_the_comparison_does_not_hold_is_told_at_the_end(
     monkeypatch.setattr(experiment_run, "ROAD", {})
     monkeypatch.setattr(quickstart, "summary", lambda *_: [])
     console = Console(io.StringIO(), interactive=False)
-    place = Place(experiment=swept(), folder=Folder(out, None), console=console, stack=ExitStack())
+    place = Place(
+        experiment=swept(),
+        folder=Folder(out, {MAIN: storage.folder(out / "corpus")}),
+        console=console,
+        stack=ExitStack(),
+    )
     fake_experiment.change(out / "runs" / "bert-4.00e+11-s0" / "done.json", step=7)
     experiment_run.run(place)
     told = console.stream.getvalue()  # type: ignore[attr-defined]

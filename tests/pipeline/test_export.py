@@ -7,7 +7,7 @@ import pytest
 
 from data_prep import manifest as manifests
 from data_prep.errors import DataError
-from pipeline.export import DETECTORS, chosen_run
+from pipeline.export_sources import DETECTORS, chosen_run
 from pipeline.gather import read_done
 from pipeline.model_card import Provenance, card
 from pipeline.proof import auto_class

@@ -15,6 +15,7 @@ import pytest
 from data_prep import manifest as manifests
 from pipeline import gather
 from pipeline.export import export
+from pipeline.export_sources import of_experiment
 from pipeline.proof import proof_batch
 from pipeline.quickstart import summary
 from tests.conftest import ROOT, Road, lay_out
@@ -106,7 +107,7 @@ def copy(road: Road, tmp_path: Path) -> Path:
 
 def made_again(out: Path) -> list[bool]:
     """Export; whether the discriminator and the generator were written anew."""
-    return [one.new for one in export(out)]
+    return [one.new for one in export(of_experiment(out), out / "export")]
 
 
 def test_an_exported_folder_is_kept_only_if_every_file_is_what_was_proved(copy: Path) -> None:
@@ -138,22 +139,27 @@ def test_a_card_follows_the_scores_it_shows(copy: Path) -> None:
     results.write_text("".join(json.dumps({**line, "score": 0.123}) + "\n" for line in lines))
     assert made_again(copy) == [False, False]
     card = (copy / "export" / "discriminator" / "README.md").read_text()
-    assert "| probes | sentence_order | 0 | accuracy | 0.123 |" in card
+    assert "| probes | sentence_order (subset) | accuracy | 0.123 |" in card
     assert weights.stat().st_mtime_ns == before
     card_before = (copy / "export" / "discriminator" / "README.md").stat().st_mtime_ns
     assert made_again(copy) == [False, False]
     assert (copy / "export" / "discriminator" / "README.md").stat().st_mtime_ns == card_before
 
 
-def test_a_chosen_run_goes_where_it_is_told(road: Road, tmp_path: Path) -> None:
-    done = road.electra("export", road.out, "--run", "electra-3.00e+08-s0", "--to", tmp_path / "to")
-    assert f"{tmp_path}/to/discriminator: ElectraForPreTraining" in done.stdout
-    assert json.loads((tmp_path / "to" / "export.json").read_text())["run"] == "electra-3.00e+08-s0"
+def test_a_checkpoint_of_a_run_goes_where_it_is_told(road: Road, tmp_path: Path) -> None:
+    run = road.out / "runs" / "electra-3.00e+08-s0"
+    done = road.electra("export", run, "--step", "5", "--dtype", "bf16", "--out", tmp_path / "to")
+    assert f"{tmp_path}/to/discriminator: ElectraForPreTraining in bf16, largest logit difference" in done.stdout
+    marker = json.loads((tmp_path / "to" / "export.json").read_text())
+    assert (marker["run"], marker["step"], marker["dtype"]) == (run.name, 5, "bf16")
+    card = (tmp_path / "to" / "discriminator" / "README.md").read_text()
+    assert "| steps × global batch × row length | 5 × 16 × 32 |" in card
+    assert "## Evaluation" not in card  # its run was evaluated at another step
 
 
 def test_an_arm_without_a_discriminator_is_exported_as_its_encoder(road: Road, tmp_path: Path) -> None:
     """Its embeddings are narrower than its body, for which only ELECTRA's classes have room: not for the pair head."""
-    done = road.electra("export", road.out, "--run", "bert-3.00e+08-s0", "--to", tmp_path / "to")
+    done = road.electra("export", road.out / "runs" / "bert-3.00e+08-s0", "--out", tmp_path / "to")
     assert f"{tmp_path}/to/encoder: ElectraForMaskedLM without the head nsp, largest logit difference" in done.stdout
     assert [path.name for path in (tmp_path / "to").iterdir() if path.is_dir()] == ["encoder"]
     card = (tmp_path / "to" / "encoder" / "README.md").read_text()

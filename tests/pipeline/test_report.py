@@ -248,6 +248,11 @@ def test_the_summary_names_no_winner_with_one_seed(written: Path) -> None:
 # --- matching ---------------------------------------------------------------------------------------------------------
 
 
+def matched(runs: list[gather.Run]) -> analysis.Matching:
+    """Runs that all read `corpus:`."""
+    return analysis.matching(runs, dict.fromkeys((run.name for run in runs), ""))
+
+
 def set_counted(out: Path, name: str, share: float) -> None:
     path = out / "runs" / name / "done.json"
     done = json.loads(path.read_text())
@@ -256,7 +261,7 @@ def set_counted(out: Path, name: str, share: float) -> None:
 
 def test_a_run_within_one_percent_is_matched(out: Path) -> None:
     set_counted(out, "bert-1.20e+12-s0", 1.0095)
-    found = analysis.matching(gather.read(out).finished)
+    found = matched(gather.read(out).finished)
     assert (found.worst_run, found.outside) == ("bert-1.20e+12-s0", {})
     assert found.worst_deviation == pytest.approx(0.0095)
 
@@ -274,8 +279,8 @@ def test_one_step_is_tolerated_where_it_is_more_than_one_percent(out: Path) -> N
     short = dataclasses.replace(
         run, flops_per_step=0.05 * run.budget, done={**run.done, "flops_counted": 0.96 * run.budget}
     )
-    assert analysis.matching([short]).outside == {}
-    assert analysis.matching([dataclasses.replace(short, flops_per_step=0.03 * run.budget)]).outside == {
+    assert matched([short]).outside == {}
+    assert matched([dataclasses.replace(short, flops_per_step=0.03 * run.budget)]).outside == {
         run.name: pytest.approx(-0.04)
     }
 
@@ -285,6 +290,6 @@ def test_runs_of_two_corpora_are_not_called_the_same_rows(out: Path, undrawn: No
     spec = json.loads(path.read_text())
     spec["identity"]["manifest_sha256"] = "0" * 64
     path.write_text(json.dumps(spec))
-    assert not analysis.matching(gather.read(out).finished).same_rows
+    assert not matched(gather.read(out).finished).same_rows
     report.write(out)
     assert "did not read the same rows" in page_of(out).text

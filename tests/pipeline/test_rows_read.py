@@ -20,7 +20,7 @@ def read(name: str, start: int, end: int, *skipped: tuple[int, int], **others: A
 
 def contents(*runs: Run) -> Contents:
     return Contents(
-        out=Path("out"), name="x", config={}, results=[], manifest=None,
+        out=Path("out"), name="x", config={}, results=[], manifests={},
         runs=[one for one in runs if one.part_of is None],
         first_stages=[one for one in runs if one.part_of is not None],
     )  # fmt: skip

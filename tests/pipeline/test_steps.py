@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from data_prep import manifest as manifests
+from data_prep import storage
 from pipeline import analysis, gather
+from pipeline.corpora import MAIN, prepared
 from tests.pipeline import fake_experiment
 from tests.pipeline.test_experiment import experiment
 from tests.training.synthetic import write_corpus
@@ -32,7 +33,7 @@ def planned(out: Path, objective: str) -> list[RunSpec]:
     write_corpus(out / "corpus", rows=60)
     config = experiment(*STEPS[:-1], STEPS[-1] % objective)
     (out / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
-    return config.runs(manifests.load(out / "corpus"), out / "corpus")
+    return config.runs(prepared({MAIN: storage.folder(out / "corpus")}))
 
 
 def write_run(out: Path, spec: RunSpec, **done: Any) -> None:

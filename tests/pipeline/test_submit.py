@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cluster.jobs import Job
 from data_prep.errors import PreflightError
@@ -71,16 +72,6 @@ def test_what_the_job_runs_is_a_command_line_of_this_version(project: Path) -> N
         words = shlex.split(dry("--verb", verb)["request"]["entrypoint"])
         assert words[:3] == ["python", "-m", "pipeline.cli"]
         assert electra(*words[3:], "--help").exit_code == 0
-
-
-def test_a_dry_run_shows_no_secret(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PROXY", "http://user:hunter2hunter2@proxy:3128")
-    token = "hf_aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH"
-    done = electra("submit", "configs/a.yaml", f"name={token}", "cluster.submit.env=[PROXY]", "--dry-run")
-    assert done.exit_code == 0, done.output
-    assert "hunter2" not in done.output and token not in done.output
-    assert "http://[redacted]@proxy:3128" in done.output
-    assert done.stdout.endswith("nothing was sent\n")
 
 
 # --- its id ---
@@ -201,6 +192,34 @@ def test_what_a_scheduler_would_refuse_is_not_sent(project: Path, monkeypatch: p
     monkeypatch.setenv("PATH", str(project))
     sentence = refused(2, "submit", "configs/a.yaml", "--backend", "kuberay")
     assert sentence.startswith("kuberay would not run this: ") and "cluster.submit.image" in sentence
+
+
+def test_a_cluster_that_stays(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A RayCluster alone, named after the experiment and not after its work, with the machines that its jobs have."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    settings = ["cluster.submit.image=registry/electra:1", "cluster.submit.shared.claim=shared"]
+    settings += ["cluster.submit.namespace=research", "cluster.submit.worker_groups=[{replicas: 3, cpus: 8}]"]
+    words = ["submit", "configs/a.yaml", *settings, "--backend", "kuberay"]
+    shown = electra(*words, "--cluster-only", "--dry-run", "--json", "--verb", "prepare")
+    assert shown.exit_code == 0, shown.output
+    record = json.loads(shown.stdout)
+    assert record["id"] == "electra-quickstart"
+    (document,) = yaml.safe_load_all(record["text"])
+    job = list(yaml.safe_load_all(json.loads(electra(*words, "--dry-run", "--json").stdout)["text"]))[1]
+    assert (document["kind"], document["metadata"]["name"]) == ("RayCluster", "electra-quickstart")
+    (machines,), (of_job,) = (
+        [(group["replicas"], group["template"]) for group in one["workerGroupSpecs"]]
+        for one in (document["spec"], job["spec"]["rayClusterSpec"])
+    )
+    assert machines == of_job and machines[0] == 3
+    assert document["spec"]["authOptions"] == {"mode": "token"}
+    assert "kubectl port-forward -n research service/electra-quickstart-head-svc 8265:8265" in shown.stderr
+    assert "`kubectl get secret -n research electra-quickstart -o jsonpath={.data.auth_token}" in shown.stderr
+    for wrong in (["--backend", "slurm"], ["--backend", "kuberay", "--wait"], []):
+        sentence = refused(2, "submit", "configs/a.yaml", "--cluster-only", *wrong)
+        assert sentence.startswith("--cluster-only makes a RayCluster that stays: give --backend kuberay")
+    missing = refused(2, "submit", "configs/a.yaml", "--backend", "kuberay", "--cluster-only")
+    assert "cluster.submit.image: required" in missing
 
 
 # --- how it ended ---

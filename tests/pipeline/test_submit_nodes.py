@@ -1,10 +1,12 @@
 """Jobs on two Ray nodes in two network namespaces: training across both, one of them drained, and a corpus prepared by
 both. Skipped, saying so, without the privilege."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from data_prep import manifest as manifests
 from pipeline import config as yaml_config
 from pipeline.experiment import Experiment
 from tests.cluster.driver import ENVIRONMENT, told
-from tests.cluster.namespaces import Nodes, lacking, two_nodes, wait_for
+from tests.cluster.namespaces import HEAD, OTHER, Nodes, lacking, two_nodes, wait_for
 from tests.pipeline.made_sources import hashes, write_sources
 from tests.pipeline.test_cli import QUICKSTART
 from tests.pipeline.test_submit_ray import SETTINGS
@@ -44,6 +46,16 @@ def submitted(nodes: Nodes, config: Path, *words: str | Path) -> "subprocess.Pop
     return nodes.run([*ELECTRA, "submit", str(config), *map(str, words), *where], ENVIRONMENT)
 
 
+def status(nodes: Nodes, out: Path) -> tuple[list[str], dict[str, Any]]:
+    """Addresses of the nodes that `electra status` shows, and the one run of the folder."""
+    words = [*ELECTRA, "status", str(out), "--address", nodes.dashboard, "--json"]
+    inside = ["ip", "netns", "exec", nodes.first, *words]
+    environment = {**nodes.environment, **ENVIRONMENT}
+    told = json.loads(subprocess.run(inside, env=environment, capture_output=True, text=True, check=True).stdout)
+    ((run,),) = [one["runs"] for one in told["experiments"]]
+    return [node["address"] for node in told["cluster"]["nodes"]], run
+
+
 def test_training_across_both_and_on_the_rest_when_one_is_drained(nodes: Nodes, tmp_path: Path) -> None:
     """No checkpoint is due: the first is what the drain asked for, the second what the stop of the job did."""
     config, out = tmp_path / "project" / "a.yaml", tmp_path / "shared"
@@ -56,6 +68,9 @@ def test_training_across_both_and_on_the_rest_when_one_is_drained(nodes: Nodes, 
     job = submitted(nodes, config, *SETTINGS, f"steps={STEPS}", *elastic, *rare, "--out", out)
     wait_for(lambda: last_step(run) >= 20, 240, "two train")
     assert [event["world_size"] for event in told(run, "started")] == [2]  # one CPU a node: it is across both
+    there, shown = status(nodes, out)
+    assert (there, shown["run"], shown["state"], shown["restarts"]) == ([HEAD, OTHER], RUN, "training", [])
+    assert shown["steps"] == STEPS and shown["step"] >= 20 and shown["checkpoint"] is None
     nodes.drain()
     wait_for(lambda: len(told(run, "saved")) == 1, 60, "the drain is answered by a checkpoint")
     (saved,) = told(run, "saved")
@@ -63,6 +78,9 @@ def test_training_across_both_and_on_the_rest_when_one_is_drained(nodes: Nodes, 
     resumed = [(2, 0), (1, saved["step"])]
     wait_for(lambda: [(e["world_size"], e["step"]) for e in told(run, "started")] == resumed, 240, "one goes on")
     wait_for(lambda: last_step(run) > saved["step"], 120, "one makes progress")
+    there, shown = status(nodes, out)
+    assert (there, shown["state"], len(shown["restarts"])) == ([HEAD], "training", 1)
+    assert shown["checkpoint"]["step"] >= saved["step"]  # a new attempt answers the request that stands once more
     stop = nodes.run([*ELECTRA, "stop", str(run), "--now", "--address", nodes.dashboard], ENVIRONMENT)
     assert stop.wait(120) == 0
     assert job.wait(180) == 75

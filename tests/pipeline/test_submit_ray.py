@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -13,8 +14,9 @@ import pytest
 
 from tests.cluster.namespaces import wait_for
 from tests.cluster.ray_head import TOKEN, Head, ray_head
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Road
 from tests.pipeline.test_cli import QUICKSTART
+from tests.pipeline.test_examples import examples, needs_a_cluster
 from tests.training.synthetic import write_corpus
 
 pytestmark = [pytest.mark.multi, pytest.mark.slow]
@@ -24,6 +26,7 @@ NAME = f"electra-{STEPS}steps-s0"
 SETTINGS = [
     "corpus.seq_len=32",
     "model={embedding_size: 8, hidden_size: 8, num_layers: 1, num_heads: 1, intermediate_size: 8, max_positions: 32}",
+    "evaluation.protocol.max_length=32",
     "arms=[{objective: electra, learning_rate: 0.001}]",
     "budgets=null",
     f"steps={STEPS}",
@@ -112,14 +115,55 @@ def test_submit_follow_stop_submit_again_finish(head: Head, project: Path, tmp_p
 
 
 def test_the_drivers_own_exit_code(head: Head, project: Path, tmp_path: Path) -> None:
-    """No run to export is 4; Ray's own command line would end with 1."""
+    """No run to report on is 4; Ray's own command line would end with 1."""
     operator = Operator(head, project)
-    words = ["submit", "a.yaml", *SETTINGS, "--out", tmp_path / "none", "--verb", "export", "--wait", "--json"]
+    words = ["submit", "a.yaml", *SETTINGS, "--out", tmp_path / "none", "--verb", "report", "--wait", "--json"]
     code, told, err = operator.types(*words)
     record = json.loads(told)
     assert (code, record["exit_code"], record["status"]) == (4, 4, "FAILED"), err
     assert record["result"]["exit_code"] == 4
     assert TOKEN not in told + err
+
+
+def test_doctor_sees_the_head(head: Head, project: Path, tmp_path: Path) -> None:
+    """What it is, that it asks for a token, and whether the work fits; with another token, why not."""
+    operator = Operator(head, project)
+    operator.environment["HF_HUB_OFFLINE"] = "1"
+    words = ["doctor", "a.yaml", *SETTINGS, "--out", tmp_path, "--json"]
+    code, told, err = operator.types(*words, "--bundle", tmp_path / "report.tar.gz", "--address", head.url)
+    found = {one["check"]: one for one in json.loads(told)["findings"]}
+    assert (found["ray"]["state"], found["ray authentication"]["state"]) == ("ok", "ok"), found
+    assert f"at {head.url}: 1 node(s), 2 CPUs" in found["ray"]["said"]
+    assert found["ray authentication"]["said"].startswith("asks for a token")
+    assert code == 3 * any(one["state"] == "error" for one in found.values()), err
+    assert (tmp_path / "report.tar.gz").is_file()
+    code, told, _ = operator.types(*words, "cluster.num_workers=3")
+    ray = next(one for one in json.loads(told)["findings"] if one["check"] == "ray")
+    assert (code, ray["state"]) == (3, "error") and "3 workers of 1 CPU do not fit" in ray["said"]
+    operator.environment["RAY_AUTH_TOKEN"] = "0" * 56
+    code, told, err = operator.types(*words)
+    ray = next(one for one in json.loads(told)["findings"] if one["check"] == "ray")
+    assert (code, ray["state"]) == (3, "error") and "refuses the token" in ray["said"]
+    assert TOKEN not in told + err and "RAY_AUTH_TOKEN" in ray["remedy"]
+
+
+def test_the_helps_examples_that_name_a_cluster(head: Head, road: Road) -> None:
+    """In the order of a day, on an experiment that is finished, so that the job has little to do."""
+    operator, shared = Operator(head, road.folder), road.out.parent.parent
+    here = [
+        f"cluster.submit.{one}" for one in (f"shared.path={shared}", f"python={sys.executable}", "env=[PYTHONPATH]")
+    ]
+    found = {example.split()[0]: shlex.split(example) for example in examples() if needs_a_cluster(example)}
+    day = ["submit", "logs", "status", "stop", "doctor"]
+    assert found.keys() == set(day)
+    for verb in day:
+        words = [head.url if word.startswith("http://") else word for word in found[verb]]
+        words = [word.replace("/shared/", f"{shared}/") for word in words] + (here if verb == "submit" else [])
+        code, told, err = operator.types(*words)
+        assert code in ((0, 3) if verb == "doctor" else (0,)), (words, told, err)
+        assert {"submit": "succeeded, exit code 0", "logs": "all 4 runs are done", "status": "4 of 4 runs begun"}.get(
+            verb, ""
+        ) in told  # fmt: skip
 
 
 @pytest.mark.parametrize("token", [None, "0" * 56])

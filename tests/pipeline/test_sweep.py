@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from data_prep import manifest as manifests
 from data_prep import storage
 from data_prep.errors import ConfigError, DataError, DivergedError, StoppedError
 from pipeline import stages, sweep, sweep_stage
 from pipeline.config import dump
 from pipeline.console import Console
+from pipeline.corpora import MAIN, prepared
 from pipeline.experiment import Experiment
 from pipeline.folder import Folder
 from pipeline.place import Place
@@ -94,7 +94,7 @@ def test_rates_name_arms(rate: float, name: str) -> None:
 
 
 def test_it_tries_every_arm_at_every_rate_on_the_same_corpus_with_seeds_of_its_own() -> None:
-    one = sweep.as_experiment(swept(", seeds: 2", "seed=3", "seeds=5"), "/main/corpus")
+    one = sweep.as_experiment(swept(", seeds: 2", "seed=3", "seeds=5"), Path("/main"))
     assert [(arm.label, arm.objective, arm.learning_rate) for arm in one.arms] == [
         ("electra-lr5e-4", "electra", 5e-4),
         ("electra-lr1e-3", "electra", 1e-3),
@@ -110,16 +110,16 @@ def test_it_tries_every_arm_at_every_rate_on_the_same_corpus_with_seeds_of_its_o
 
 def test_it_evaluates_the_suite_that_decides_and_no_other() -> None:
     given = ("evaluation={suites: [glue, blimp], glue_dir: g, blimp: b, seeds: 4, protocol: {epochs: 7}}",)
-    by_blimp = sweep.as_experiment(swept(", choose_by: blimp", *given), "c").evaluation
+    by_blimp = sweep.as_experiment(swept(", choose_by: blimp", *given), Path("c")).evaluation
     assert (by_blimp.suites, by_blimp.glue_dir, str(by_blimp.blimp)) == (["blimp"], None, "b")
-    by_glue = sweep.as_experiment(swept(", choose_by: glue", *given), "c").evaluation
+    by_glue = sweep.as_experiment(swept(", choose_by: glue", *given), Path("c")).evaluation
     assert (by_glue.suites, by_glue.seeds, by_glue.protocol.epochs, by_glue.blimp) == (["glue"], 4, 7, None)
 
 
 def test_a_budget_alone_is_no_trunk_and_several_are_as_in_the_experiment() -> None:
     branches = "training.schedule={kind: wsd, branches: true, decay_fraction: 0.5}"
-    assert not sweep.as_experiment(swept("", branches), "c").training.schedule.branches
-    assert sweep.as_experiment(swept(", budgets: [1e7, 2e7]", branches), "c").training.schedule.branches
+    assert not sweep.as_experiment(swept("", branches), Path("c")).training.schedule.branches
+    assert sweep.as_experiment(swept(", budgets: [1e7, 2e7]", branches), Path("c")).training.schedule.branches
 
 
 # --- what it chooses --------------------------------------------------------------------------------------------------
@@ -133,13 +133,13 @@ def out(tmp_path: Path) -> Path:
 
 def finish(out: Path, config: Experiment, losses: Mapping[str, float], *, spent: float = 2.0) -> list[str]:
     """Finished runs of the sweep by arm and rate, with these held-out losses; their names."""
-    one = sweep.as_experiment(config, str(out / "corpus"))
+    one = sweep.as_experiment(config, out)
     folder = out / "sweep"
     (folder / "runs").mkdir(parents=True)
     (folder / "config.yaml").write_text(dump(one))
     (out / "config.yaml").write_text(dump(config))
     names = []
-    for spec in one.runs(manifests.load(out / "corpus"), out / "corpus"):
+    for spec in one.runs(prepared({MAIN: storage.folder(out / "corpus")})):
         label = spec.identity.arm.label
         if label not in losses:
             continue
@@ -277,7 +277,12 @@ def test_without_a_sweep_arms_keep_their_own_rates(out: Path) -> None:
 @pytest.fixture
 def place(out: Path) -> Place:
     console = Console(io.StringIO(), interactive=False)
-    return Place(experiment=swept(), folder=Folder(out, None), console=console, stack=ExitStack())
+    return Place(
+        experiment=swept(),
+        folder=Folder(out, {MAIN: storage.folder(out / "corpus")}),
+        console=console,
+        stack=ExitStack(),
+    )
 
 
 def test_a_grid_may_be_too_wide(place: Place, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +335,7 @@ def test_a_first_stage_that_diverges_puts_its_arm_out(place: Place, out: Path, m
         assert len(calls) < 3, "the same arm is tried again and again"
         if len(calls) == 2:
             raise StoppedError("seen")
-        specs = within.experiment.runs(manifests.load(out / "corpus"), out / "corpus")
+        specs = within.experiment.runs(prepared({MAIN: storage.folder(out / "corpus")}))
         first = next(spec for spec in specs if spec.part_of is not None)
         folder = within.folder.runs / first.name
         folder.mkdir(parents=True)

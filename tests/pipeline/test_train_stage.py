@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 import cluster.trainer
+from data_prep import storage
 from data_prep.errors import StoppedError
 from pipeline import stages, tracking, tracking_live, train_stage
 from pipeline.console import Console
+from pipeline.corpora import MAIN, prepared
 from pipeline.folder import Folder
 from pipeline.place import Place
 from tests.pipeline.stories import Told
@@ -47,7 +49,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     write_corpus(tmp_path / "out" / "corpus", rows=40)
     console = Console(io.StringIO(), interactive=False)
     return Place(
-        experiment=experiment(*SMALL), folder=Folder(tmp_path / "out", None), console=console, stack=ExitStack()
+        experiment=experiment(*SMALL),
+        folder=Folder(tmp_path / "out", {MAIN: storage.folder(tmp_path / "out" / "corpus")}),
+        console=console,
+        stack=ExitStack(),
     )
 
 
@@ -121,14 +126,14 @@ def test_an_attempt_after_one_that_failed_before_its_first_checkpoint_begins_aga
 
 def test_a_resumed_run_began_with_nothing_now(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its old line is the first that the stage reads, before the new attempt has written any."""
-    (spec,) = place.experiment.runs(train_stage.manifests.load(place.folder.corpus), place.folder.corpus)
+    (spec,) = place.experiment.runs(prepared(place.folder.corpora))
     old = attempt(place.folder.runs / spec.name, weights("old", lacked=["encoder"]))
     assert train(place, monkeypatch, lambda run_dir: [old, attempt(run_dir, resumed_at=1)]) == []
 
 
 def test_a_finished_run_needs_what_it_began_with_no_more(place: Place) -> None:
     folder, gone = place.folder, place.folder.path / "gone"
-    (spec,) = place.experiment.runs(train_stage.manifests.load(folder.corpus), folder.corpus)
+    (spec,) = place.experiment.runs(prepared(folder.corpora))
     init, folders = {"weights": ["0123456789ab@4"]}, {"weights": [str(gone)]}
     identity, placement = (
         part.model_copy(update={"init": value}) for part, value in ((spec.identity, init), (spec.placement, folders))
@@ -152,7 +157,7 @@ def test_a_resumption_is_told_and_at_the_end_the_goodput_and_what_was_lost(
         return []
 
     train(place, monkeypatch, work)
-    (spec,) = place.experiment.runs(train_stage.manifests.load(place.folder.corpus), place.folder.corpus)
+    (spec,) = place.experiment.runs(prepared(place.folder.corpora))
     told = [line for line in output(place) if not line.startswith(("train: started", "train: done"))]
     assert told == [
         f"warning: train: {spec.name}: passed over: part-00000 was cut.",

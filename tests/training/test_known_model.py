@@ -53,17 +53,19 @@ def test_its_sentence_vectors_rank_stsb_as_published() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "metric", "epochs", "at_least"),
+    ("task", "metric", "epochs", "learning_rate", "at_least"),
     # known: .87, .86, .57, .89 after one epoch, .80 after one epoch of the 18,869 rows at hand; less what a seed moves
     [
-        ("MRPC", "f1", 3, 0.85),
-        ("STS-B", "spearman", 3, 0.85),
-        ("RTE", "accuracy", 3, 0.53),
-        ("SST-2", "accuracy", 1, 0.875),
-        ("QNLI", "accuracy", 1, 0.78),
+        ("MRPC", "f1", 3, 1e-4, 0.86),  # 345 steps: at 5e-5 it is not done learning, .846
+        ("STS-B", "spearman", 3, 5e-5, 0.85),
+        ("RTE", "accuracy", 3, 5e-5, 0.53),
+        ("SST-2", "accuracy", 1, 5e-5, 0.875),
+        ("QNLI", "accuracy", 1, 5e-5, 0.78),
     ],
 )
-def test_fine_tuned_it_reaches_what_it_is_known_for(task: str, metric: str, epochs: int, at_least: float) -> None:
+def test_fine_tuned_it_reaches_what_it_is_known_for(
+    task: str, metric: str, epochs: int, learning_rate: float, at_least: float
+) -> None:
     torch.set_num_threads(1)
     network, _ = load_network(Path(str(MODEL)))
     tuned = finetune(
@@ -71,7 +73,7 @@ def test_fine_tuned_it_reaches_what_it_is_known_for(task: str, metric: str, epoc
         load_glue(Path(str(DATA)) / "glue", task),
         task=TASKS[task],
         tokenizer=tokenizers.load(Path(str(MODEL))),
-        protocol=Protocol(learning_rate=5e-5, epochs=epochs, batch_size=32, max_length=128),
+        protocol=Protocol(learning_rate=learning_rate, epochs=epochs, batch_size=32, max_length=128),
         seed=0,
         device=CPU,
     )

@@ -176,6 +176,16 @@ def test_the_first_step_has_its_own_time_and_so_has_the_first_after_going_back(t
     assert warm == [False, False, False, True, True, True, False, False, True]
 
 
+def test_last_words_are_an_object_where_lines_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watchdog = Watchdog(tmp_path / "x", 2, 4, CONFIG)
+    watchdog.progress("train", 7)
+    said = watchdog._last_words(watchdog._state, 300.0, [])
+    monkeypatch.setenv("ELECTRA_LOG_FORMAT", "json")
+    record = json.loads(watchdog._last_words(watchdog._state, 300.0, []))
+    assert (record["level"], record["run"], record["rank"], record["step"]) == ("error", "x", 2, 7)
+    assert said == f"x: {record['message']}"
+
+
 def test_a_full_disk_is_harmless_and_beats_come_back(tmp_path: Path) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with Watchdog(tmp_path, 0, 1, CONFIG) as watchdog:
