@@ -226,6 +226,10 @@ class Console:
         else:
             self.say(f"warning: {text}")
 
+    def result(self, text: str) -> None:
+        """What was asked for itself, such as a script for a scheduler: no line of a log in any format."""
+        print(redact(text), file=self.stream, flush=True)
+
     def _object(self, text: str, level: Level, **more: Any) -> None:
         print(log_lines.line(text, level=level, **more), file=self.stream, flush=True)
 

@@ -87,7 +87,7 @@ def submit(
     size = f"{len(sent.files)} files, {sent.package_bytes / 1024**2:.1f} MiB"
     if dry_run:
         shown = redacted(request.arguments())
-        console.say(json.dumps(shown, indent=2))
+        console.result(json.dumps(shown, indent=2))
         console.say(f"working directory: {size}; nothing was sent")
         return {"dry_run": True, "request": shown, "package_bytes": sent.package_bytes}
     cluster = jobs.Cluster(address)
@@ -101,7 +101,7 @@ def submit(
 def _here(work: Work, console: Console, dry_run: bool) -> dict[str, Any]:
     words = work.words(str(work.config), sys.executable, json_=work.json_)
     if dry_run:
-        console.say(redact(shlex.join(words)))
+        console.result(shlex.join(words))
         return {"dry_run": True, "command": redacted(words)}
     become(words)
 

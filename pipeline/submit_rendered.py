@@ -57,7 +57,7 @@ def _sent(
     rendered: Rendered, name: str, out: str, backend: Scheduler, console: Console, dry_run: bool
 ) -> dict[str, Any]:
     if dry_run:
-        console.say(redact(rendered.text).rstrip("\n"))
+        console.result(rendered.text.rstrip("\n"))
     if rendered.findings:
         raise ConfigError(f"{backend} would not run this: {'; '.join(map(redact, rendered.findings))}")
     record = {"id": name, "out": out, "command": list(rendered.command)}

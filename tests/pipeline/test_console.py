@@ -201,6 +201,12 @@ def test_the_end_of_a_command_is_an_object_too(tmp_path: Path, monkeypatch: pyte
     assert json.loads(done.stdout) == {"exit_code": 2, "error": line["message"]}  # the result, as ever
 
 
+def test_what_was_asked_for_itself_is_no_line_of_a_log(machine: Console, plain: Console) -> None:
+    for console in (machine, plain):
+        console.result("#!/bin/bash\nexport HF_TOKEN=hf_" + "abcDEF0123456789" * 2)
+        assert lines(console) == ["#!/bin/bash", "export HF_TOKEN=[redacted]"]
+
+
 def test_a_format_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ELECTRA_LOG_FORMAT", "jsn")
     assert refused(2, "status") == "ELECTRA_LOG_FORMAT=jsn: no such format; there are text, json"

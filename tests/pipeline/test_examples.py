@@ -24,13 +24,15 @@ from tests.test_readme import glue  # noqa: F401 (a fixture)
 MODEL = "runs/quickstart/export/discriminator"
 REPLACED = {
     "/tmp/first": "runs/quickstart",
-    "corpus.seq_len=256": "corpus.seq_len=64",
+    "corpus.seq_len=256": "corpus.seq_len=32",
+    "runs/long": "runs/quickstart",
     "budgets.0=1e11": "budgets.0=1e8",
     "~/models/bert-base": MODEL,
     "models/electra": MODEL,
     "CoLA,RTE": "RTE",
     "runs/quickstart/runs/electra-4.00e+11-s0": "runs/quickstart/runs/electra-3.00e+08-s0",
-    "runs/quickstart/runs/electra-2.40e+12-s0": "runs/quickstart/runs/electra-9.00e+08-s0",
+    "runs/quickstart/runs/electra-2.40e+12-s0": "runs/quickstart/runs/electra-3.00e+08-s0",
+    "configs/experiments/bert_roberta_electra-tiny.yaml": "configs/quickstart.yaml",
     "runs/bert_roberta_electra-tiny": "runs/quickstart",
     "data/text.jsonl": "documents.jsonl",
 }

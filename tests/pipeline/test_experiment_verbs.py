@@ -103,7 +103,7 @@ def test_a_corpus_that_is_gone_is_said(out: Path) -> None:
 def test_a_dry_run_adds_up_the_sweep_and_the_experiment_and_writes_nothing(tmp_path: Path) -> None:
     """On stated devices: FLOPs ÷ (peak × MFU × devices), and the price of those hours."""
     out = tmp_path / "out"  # nothing is prepared
-    (tmp_path / "file.yaml").write_text(dump(swept("", "budgets=[1e9, 2e9]")))
+    (tmp_path / "file.yaml").write_text(dump(swept("", "budgets=[1e9, 2e9]", "evaluation.protocol={max_length: 32}")))
     stated = ("--device", "h100", "--mfu", "0.5", "--price", "3.6")
     done = electra("experiment", "run", out.parent / "file.yaml", "--out", out, "--dry-run", "--json", *stated)
     assert done.exit_code == 0, done.output
