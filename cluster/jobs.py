@@ -99,10 +99,17 @@ def resolve(address: str | None) -> str:
     if not found:
         raise ConfigError(f"no cluster is named: give --address http://HEAD:8265, or set {ADDRESS}")
     url = found if "://" in found else f"http://{found}"
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not _is_dashboard(url):
         raise ConfigError(f"--address {found}: not a dashboard's address; it reads http://HEAD:8265")
     return url.rstrip("/")
+
+
+def _is_dashboard(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # half a bracket, a port beyond 65535
+        return False
 
 
 class Cluster:

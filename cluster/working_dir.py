@@ -18,7 +18,8 @@ from data_prep.errors import ConfigError
 
 # Ray's DASHBOARD_CLIENT_MAX_SIZE, of one request
 LIMIT_BYTES = 100 * 1024**2
-NEVER_SENT = (*ALWAYS_EXCLUDED, "*.tar", "*.safetensors")  # shards and weights are on the shared volume
+# Shards and weights are on the shared volume; .env is where people keep tokens
+NEVER_SENT = (*ALWAYS_EXCLUDED, ".env", ".netrc", "*.tar", "*.safetensors")
 _NAMED = 10
 # Of a zip: a local header and an entry of the directory for each file, with its name in both, and the end
 _HEADERS, _END = 30 + 46, 22

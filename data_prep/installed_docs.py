@@ -9,6 +9,7 @@ and files hardly made of documentation are left out, because parsing is what cos
 import ast
 import importlib.metadata
 import re
+import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator
@@ -90,7 +91,7 @@ def _description_files() -> Iterator[DocFile]:
     Of several by one name the first on the path counts, as it does for the interpreter.
     """
     found: dict[str, DocFile] = {}
-    for distribution in importlib.metadata.distributions():
+    for distribution in importlib.metadata.distributions(path=_search_path()):
         path = getattr(distribution, "_path", None)
         if path is None or not (path / "METADATA").is_file():
             continue
@@ -100,6 +101,13 @@ def _description_files() -> Iterator[DocFile]:
         if name != OWN:
             found.setdefault(name, DocFile(DESCRIPTIONS, f"{DESCRIPTIONS}/{name}", Path(path) / "METADATA"))
     yield from (found[name] for name in sorted(found))
+
+
+def _search_path() -> list[str]:
+    """Without folders inside installed packages: importing one (ray) may add its own copies of others to the path, and
+    what is found must not depend on what was imported."""
+    sites = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    return [path for path in sys.path if not any(Path(site) in Path(path).parents for site in sites)]
 
 
 def _is_rich(source: bytes) -> bool:

@@ -1,10 +1,10 @@
 """Secrets out of text: one place for everything that leaves the process (logs, requests, manifests, plans, bundles).
 
-Goes by value, since what a secret is called is not always beside it: tokens of known shape (Hugging Face, GitHub, AWS,
-Google, MLflow's and Ray's bearer tokens), user names and passwords in addresses, and, wherever they appear, the values
-of this process's environment variables whose names speak of a secret. In `NAME=value`, `name: value` and `--name value`
-pairs whose name does so, the value goes whatever its shape. What is replaced is told by `[redacted]`; the rest is left
-as it is.
+Goes by value, since what a secret is called is not always beside it: tokens of known shape (Hugging Face, GitHub,
+GitLab, AWS, Google, Slack, Docker's and NVIDIA's registries, signed JSON tokens, bearer tokens), private keys, user
+names and passwords in addresses, and, wherever they appear, the values of this process's environment variables whose
+names speak of a secret. In `NAME=value`, `name: value` and `--name value` pairs whose name does so, the value goes
+whatever its shape. What is replaced is told by `[redacted]`; the rest is left as it is.
 
 A secret of no known shape, in no variable and under no telling name, cannot be known: keep those out of files.
 `is_clean` says whether a text would be left as it is.
@@ -41,6 +41,7 @@ _SHAPES = (
     ),
     re.compile(_START + r"(?:AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,})"),  # Google
     re.compile(_START + r"xox[abprs]-[A-Za-z0-9-]{10,}"),  # Slack
+    re.compile(_START + r"(?:glpat-[A-Za-z0-9_-]{20,}|dckr_pat_[A-Za-z0-9_-]{20,}|nvapi-[A-Za-z0-9_-]{40,})"),
     re.compile(_START + r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),  # a signed JSON token
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
 )

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from data_prep import storage
-from data_prep.errors import ConfigError, ElectraError
+from data_prep.errors import ConfigError, ElectraError, PreflightError
 from data_prep.redact import redact, redacted
+from pipeline import config as yaml_config
+from pipeline.experiment import Experiment
 from pipeline.gather import CONFIG_NAME
 from pipeline.tracking_records import code_version
 from training.run_folder import DONE, EVENTS, RECORD
@@ -40,14 +42,19 @@ _RUNS = 50  # the newest
 
 
 def check_name(file: Path) -> None:
-    """ConfigError for a name that is no archive's."""
+    """ConfigError for a name that is no archive's, or lies in no folder."""
     if not file.name.endswith((".tar.gz", ".tgz")):
         raise ConfigError(f"--bundle {file}: an archive's name ends with .tar.gz")
+    if not file.parent.is_dir():
+        raise ConfigError(f"--bundle {file}: {file.parent} is no folder; make it, or name another")
 
 
-def write(file: Path, findings: dict[str, Any], out: Path, address: str | None) -> list[str]:
-    """Write the archive, and say what is in it."""
-    contents = {name: redact(text) for name, text in _contents(findings, out, address)}
+def write(
+    file: Path, findings: dict[str, Any], out: Path, address: str | None, experiment: Experiment | None = None
+) -> list[str]:
+    """Write the archive, and say what is in it: `experiment` where `out` holds none yet. PreflightError where it cannot
+    be written."""
+    contents = {name: redact(text) for name, text in _contents(findings, out, address, experiment)}
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
         for name, text in contents.items():
@@ -55,16 +62,24 @@ def write(file: Path, findings: dict[str, Any], out: Path, address: str | None) 
             member = tarfile.TarInfo(f"electra-report/{name}")
             member.size, member.mode = len(data), 0o644
             tar.addfile(member, io.BytesIO(data))
-    storage.write_bytes(file, packed.getvalue())
+    try:
+        storage.write_bytes(file, packed.getvalue())
+    except OSError as refused:
+        reason = refused.strerror or str(refused)
+        raise PreflightError(f"--bundle {file}: cannot be written ({reason}); name another place") from None
     return list(contents)
 
 
-def _contents(findings: dict[str, Any], out: Path, address: str | None) -> Iterator[tuple[str, str]]:
+def _contents(
+    findings: dict[str, Any], out: Path, address: str | None, experiment: Experiment | None
+) -> Iterator[tuple[str, str]]:
     yield "doctor.json", _json(findings)
     yield "machine.json", _json(_machine())
     yield "packages.txt", "".join(f"{name}=={version}\n" for name, version in _packages())
     if (out / CONFIG_NAME).is_file():
         yield CONFIG_NAME, _text(out / CONFIG_NAME, _LARGEST)
+    elif experiment is not None:
+        yield CONFIG_NAME, yaml_config.dump(experiment)
     for path in (out / EVENTS, out / "corpus" / "manifest.json"):
         if path.is_file():
             yield path.relative_to(out).as_posix(), _end_of(path)

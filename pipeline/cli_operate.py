@@ -72,11 +72,13 @@ def doctor(
         from pipeline.console import Console
         from pipeline.doctor import doctor as examine
         from pipeline.place import default_folder, read_experiment
+        from pipeline.submit_work import shared_folder
 
         experiment = read_experiment(config, overrides or []) if config is not None else None
-        folder = out or (
-            default_folder(config, experiment) if config is not None and experiment is not None else Path()
-        )
+        folder = out or Path()
+        if out is None and config is not None and experiment is not None:  # of a cluster's, where `submit` puts it
+            sent = address is not None and not config.is_dir()
+            folder = Path(shared_folder(experiment)) if sent else default_folder(config, experiment)
         console = Console(sys.stderr if json_ else sys.stdout)
         result = examine(experiment, folder, console, address=address, bundle=bundle)
         if json_:

@@ -57,10 +57,15 @@ class Variant(Settings):
         )
 
 
-def refusal(variants: Mapping[str, Variant], arms: Sequence[str]) -> str | None:
-    """Why these variants do not go with an experiment of these arms, in a sentence; None where they do."""
-    left = list(arms)
+def refusal(corpus: CorpusConfig, variants: Mapping[str, Variant], arms: Sequence[str]) -> str | None:
+    """Why these variants do not go with an experiment of this corpus and these arms, in a sentence; None where they
+    do."""
+    left, whole = list(arms), {"corpus": corpus.model_copy(update={"location": None})}
     for name, variant in variants.items():
+        own = variant.of(corpus).model_copy(update={"location": None})
+        if same := [other for other, config in whole.items() if config == own]:
+            return f"corpora.{name}: is {same[0]} over again; its arms can read that, in one order with the others"
+        whole[f"corpora.{name}"] = own
         for arm in variant.arms:
             if arm not in left:
                 known = "no arm" if arm not in arms else "named twice"
@@ -82,10 +87,12 @@ def _place(name: str, location: str | None, out: Path) -> storage.Folder:
 
 def stored_name(config: Mapping[str, Any], arm: str | None) -> str:
     """Which corpus an arm, or the first stage of one, reads by a stored configuration; without an arm, `corpus:`."""
-    for name, variant in (config.get("corpora") or {}).items():
-        if arm is not None and {arm, arm.removesuffix("-first")} & set(variant["arms"]):
-            return str(name)
-    return MAIN
+    if arm is None:
+        return MAIN
+    labels = [one.get("name") or one.get("objective") for one in config.get("arms", [])]
+    label = arm if arm in labels else arm.removesuffix("-first")
+    owners = [name for name, variant in (config.get("corpora") or {}).items() if label in variant["arms"]]
+    return str(owners[0]) if owners else MAIN
 
 
 def stored_place(config: Mapping[str, Any], name: str, out: Path) -> storage.Folder:

@@ -30,7 +30,7 @@ def checks(experiment: Experiment | None, out: Path, address: str | None) -> lis
         ("memory", doctor_machine.memory),
         ("compiler", lambda: doctor_machine.compilers(here)),
         ("gpus", lambda: doctor_gpu.gpus(here)),
-        ("storage", lambda: doctor_storage.places(experiment, out)),
+        ("storage", lambda: doctor_storage.places(experiment, out, elsewhere=address is not None)),
         ("ray", lambda: doctor_ray.ray(experiment, address)),
         ("mlflow", lambda: doctor_services.mlflow(experiment)),
         ("hub", doctor_services.hub),
@@ -70,7 +70,7 @@ def doctor(
     record = {"exit_code": 3 if counts["error"] else 0, "counts": counts, "findings": findings}
     if bundle is None:
         return record
-    names = bundles.write(bundle, record, out, address)
+    names = bundles.write(bundle, record, out, address, experiment)
     console.say(f"doctor: {bundle}: {_plural(len(names), 'file')} without secrets; look at them before you send it")
     return {**record, "bundle": str(bundle.absolute()), "files": names}
 

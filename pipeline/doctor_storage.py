@@ -32,20 +32,35 @@ _COARSE = 0.05  # file systems stamp by a clock that ticks more rarely
 _GB = 1e9
 
 
-def places(experiment: Experiment | None, out: Path) -> Iterator[Finding]:
-    """Every place that a run of the experiment in `out` writes to; without one, this folder."""
+def places(experiment: Experiment | None, out: Path, *, elsewhere: bool = False) -> Iterator[Finding]:
+    """Every place that a run of the experiment in `out` writes to; without one, this folder. `elsewhere`: it runs on a
+    cluster, whose shared volume this machine need not have."""
+    absent = Path(experiment.cluster.submit.shared.path) if experiment is not None and elsewhere else None
+    for check, folder, need, checkpoint, stop in _asked(experiment, out):
+        if absent is not None and isinstance(folder, LocalFolder) and _is_below(folder.path, absent):
+            yield ok(check, f"{folder}: {absent} is not mounted here; doctor on a node, with --out {out}, tries it")
+        else:
+            yield from place(check, folder, need, checkpoint, stop)
+
+
+def _is_below(path: Path, absent: Path) -> bool:
+    return path.is_relative_to(absent) and not absent.is_dir()
+
+
+def _asked(experiment: Experiment | None, out: Path) -> Iterator[tuple[str, Folder, int | None, int, int | None]]:
+    """The arguments of `place` for each."""
     runs = _planned(experiment, out)
     largest = max((size for _, size in runs), default=0)
     to = experiment.training.checkpoints.to if experiment is not None else None
     need = _need(runs, out) if runs else None
     stop = experiment.cluster.submit.stop_seconds if experiment is not None else None
-    yield from place("storage", storage.folder(out), need if to is None else None, largest if to is None else 0, stop)
+    yield "storage", storage.folder(out), need if to is None else None, largest if to is None else 0, stop
     if to is not None:
-        yield from place("checkpoints", storage.folder(to), need, largest, stop)
+        yield "checkpoints", storage.folder(to), need, largest, stop
     if experiment is not None:
         for name, config in experiment.corpus_configs().items():
             if config.location is not None:
-                yield from place(f"corpus {name}".strip(), storage.folder(config.location), None, 0, None)
+                yield f"corpus {name}".strip(), storage.folder(config.location), None, 0, None
 
 
 def _planned(experiment: Experiment | None, out: Path) -> list[tuple[RunSpec, int]]:

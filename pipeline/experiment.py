@@ -88,7 +88,7 @@ class Experiment(Settings):
 
     @model_validator(mode="after")
     def _arms_have_a_corpus(self) -> "Experiment":
-        if refused := corpora.refusal(self.corpora, [arm.label for arm in self.arms]):
+        if refused := corpora.refusal(self.corpus, self.corpora, [arm.label for arm in self.arms]):
             raise ValueError(refused)
         return self
 

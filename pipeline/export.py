@@ -26,6 +26,7 @@ from pipeline.model_card import Provenance
 if TYPE_CHECKING:
     from data_prep.tokenizer import Tokenizer
     from training.network import Network
+    from training.sizes import EncoderConfig
 
 Dtype = Literal["fp32", "bf16", "fp16"]
 MARKER = "export.json"
@@ -79,7 +80,7 @@ def export(source: Source, target: Path, dtype: Dtype = "fp32") -> list[Exported
             "exported": {kind: asdict(replace(one, new=False)) for kind, one in exported.items()},
             "files": {kind: _hashes(target / kind) for kind in exported},
         }
-        if marker != before or not (target / MARKER).exists():
+        if marker != before or exported is not kept:
             storage.write_json(target / MARKER, marker)
     return list(exported.values())
 
@@ -137,7 +138,7 @@ class _Export:
         try:
             names = {kind: self._write(kind, networks[kind]) for kind in new}
             proved = prove({self._temporary(kind): self._expected(kind) for kind in new})
-            (self.target / MARKER).unlink(missing_ok=True)  # until all are there, nothing says so
+            storage.write_json(self.target / MARKER, {})  # until all are there, nothing says so
             for kind in others:  # nobody must take them for networks of this checkpoint
                 shutil.rmtree(self.target / kind)
             for kind in new:
@@ -161,7 +162,7 @@ class _Export:
 
     def _refuse_other_files(self, folder: Path) -> None:
         """Replace an export, never what somebody else has put there."""
-        known = (self.target / MARKER).exists() or (folder / "config.json").is_file()
+        known = folder.name in self.before["exported"] if self.before else (self.target / MARKER).exists()
         if folder.exists() and not known and any(folder.iterdir()):
             raise PreflightError(f"{folder}: holds files that are no export; choose another folder, or remove it")
 
@@ -184,7 +185,7 @@ class _Export:
         name = hf_export.architecture(network, self.manifest.pair_separators, generator=kind == "generator")
         exported = hf_export.cast(network, getattr(torch, TORCH_NAMES[self.dtype]))
         hf_export.build_model(exported, name, self.manifest.special).save_pretrained(temporary)
-        _write_tokenizer(temporary, words, network.config.max_positions)
+        _write_tokenizer(temporary, words, network.config)
         model_card.write(temporary, kind, name, self.provenance, self.dtype)
         prove_values(temporary, exported)
         expect(self._expected(kind), name, network, exported, self.manifest, self.corpus, words)
@@ -197,14 +198,17 @@ def _left_behind(network: "Network", name: str) -> list[str]:
     return left_behind(network, name)
 
 
-def _write_tokenizer(folder: Path, words: "Tokenizer", positions: int) -> None:
+def _write_tokenizer(folder: Path, words: "Tokenizer", encoder: "EncoderConfig") -> None:
     """The fast tokenizer, its configuration, and the vocabulary as files of its own, for programs that read those."""
     import tokenizers
 
     for name, content in words.files().items():
         (folder / name).write_bytes(content)
     config = storage.read_json(folder / "tokenizer_config.json")
-    storage.write_json(folder / "tokenizer_config.json", config | {"model_max_length": positions})
+    config |= {"model_max_length": encoder.max_positions}
+    if encoder.type_vocab == 1:  # a type of the second text would be out of the model's table
+        config |= {"model_input_names": ["input_ids", "attention_mask"]}
+    storage.write_json(folder / "tokenizer_config.json", config)
     tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).model.save(str(folder))
 
 

@@ -1,9 +1,10 @@
 """Which checkpoint is exported: of an experiment, of a run, at a step, or one that a path names; and what is on record
 of it.
 
-Guarantees: every part of the checkpoint was hashed (of a run, its newest whole one is taken), and the corpus and
-tokenizer are those it was trained on. What is on record of a run is said of the step that is exported:
-scores of another step are left out. Checkpoints in an object store are found through their run.
+Guarantees: every part of the checkpoint was hashed (of a run, its newest whole one is taken, and none of a trajectory
+that a rollback has left), and the corpus and tokenizer are those it was trained on. What is on record of a run is said
+of the step that is exported: scores of another step are left out. Checkpoints in an object store are found through
+their run.
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from pipeline.gather import Run
 from pipeline.model_card import Provenance
 from training.hf_config import is_hugging_face
 from training.ledgers import NAMES, total
-from training.run_folder import DONE, RECORD, checkpoint_name, last_events, store_of
+from training.run_folder import DONE, RECORD, checkpoint_name, events, last_events, store_of
 
 if TYPE_CHECKING:
     from training.checkpoints import Checkpoint
@@ -125,8 +126,12 @@ def at(target: Path, step: int | None = None) -> Source:
 
 def _newest(out: Path, run_dir: Path) -> Source:
     from training.checkpoints import newest
+    from training.rollback import is_left_behind, recorded
 
-    checkpoint, passed_over = newest(store_of(run_dir), hashes=True)
+    rollbacks = recorded(events(run_dir))
+    checkpoint, passed_over = newest(
+        store_of(run_dir), hashes=True, left_behind=lambda progress: is_left_behind(progress, rollbacks)
+    )
     if checkpoint is None:
         why = f" ({passed_over[0]})" if passed_over else ""
         raise CheckpointError(f"{run_dir}: holds no whole checkpoint{why}; run `electra train` again")

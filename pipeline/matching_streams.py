@@ -4,7 +4,7 @@ Arms of one tokenizer and layout read one corpus in one order. An experiment may
 whose arms read the same documents otherwise; then it is the documents that must be the same.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -24,17 +24,17 @@ def broken(contents: Contents) -> list[str]:
     """In what runs differ that they must share."""
     groups = [(own, _OF_A_CORPUS) for own in by_corpus(contents).values()] + [(contents.runs, _OF_ALL)]
     told = [unlike(what, own, partial(_of_identity, key)) for own, keys in groups for key, what in keys.items()]
-    return [*filter(None, told), *_other_documents(contents)]
+    return [*filter(None, told), *other_documents(contents.manifests)]
 
 
 def _of_identity(key: str, run: Run) -> Any:
     return run.identity.get(key)
 
 
-def _other_documents(contents: Contents) -> Iterator[str]:
-    """Corpora that were not made of the documents of `corpus:`, or hold others of them out."""
-    main = contents.manifest
-    for name, manifest in contents.manifests.items():
+def other_documents(manifests: Mapping[str, Manifest]) -> Iterator[str]:
+    """Corpora that were not made of the documents of `corpus:`, or hold others of them out, by their manifests."""
+    main = manifests.get(MAIN)
+    for name, manifest in manifests.items():
         if main is None or is_assumed(main) or is_assumed(manifest):
             continue
         if _documents(manifest) != _documents(main):
@@ -66,7 +66,7 @@ def _difference(name: str, runs: list[Run], contents: Contents) -> str:
     if ours is not None and main is not None:
         how = f"{_told(ours)}, and the others with {_told(main)}"
     return (
-        f"{arms} read the same documents as corpora.{name} has them, with {how}: a token of theirs is another amount "
+        f"{arms} read the documents as corpora.{name} has them, with {how}: a token of theirs is another amount "
         "of text, and their held-out losses do not compare with those of the others."
     )
 

@@ -103,7 +103,7 @@ def expect(
         "rows": len(rows),
         "positions": config.max_positions,
         "tied": list(tied(target.family)) if "mlm" in target.heads else [],
-        **_words(words, manifest),
+        **_words(words, manifest, config.type_vocab),
     }
     storage.write_json(folder / "expected.json", facts)
 
@@ -143,8 +143,9 @@ def _name(folder: Path) -> str:
 
 
 def prove_values(folder: Path, exported: "Network") -> None:
-    """Read a folder back by `training.hf_import`; CheckError where a value is not, bit for bit, the one of `exported`,
-    or is missing. Heads that the class has no place for are not asked for."""
+    """Read a folder back by `training.hf_import`; CheckError where a value, of the weights or of the configuration that
+    no logits show (dropout), is not, bit for bit, the one of `exported`, or is missing. Heads that the class has no
+    place for are not asked for."""
     import torch
 
     from training import hf_import
@@ -155,6 +156,12 @@ def prove_values(folder: Path, exported: "Network") -> None:
         raise CheckError(
             f"{_name(folder)}: the exported folder does not come back ({error}); nothing was exported"
         ) from None
+    for key, wanted in exported.config:
+        if (found := getattr(imported.config, key)) != wanted:
+            raise CheckError(
+                f"{_name(folder)}: {key} comes back from the exported folder as {found} instead of {wanted}; nothing "
+                "was exported"
+            )
     for name, parameter in exported.parameters().items():
         part, head, *_ = name.split(".")
         if part == "heads" and head not in imported.heads:
@@ -225,7 +232,7 @@ def _logits(network: "Network", row: dict[str, Any], heads: list[str]) -> Iterat
                 yield head, network.heads[head](h_LD[:, row["picked"]], *tables)[0]
 
 
-def _words(words: "Tokenizer", manifest: Manifest) -> dict[str, Any]:
+def _words(words: "Tokenizer", manifest: Manifest, type_vocab: int) -> dict[str, Any]:
     """What the tokenizer must come to. A special token that is spelled out in a text is text, in training."""
     special = manifest.special
 
@@ -242,7 +249,16 @@ def _words(words: "Tokenizer", manifest: Manifest) -> dict[str, Any]:
         "special": {role: value for role, value in special.model_dump().items() if value is not None},
         "texts": [(t, framed(ids), words.decode(ids)) for t, ids in zip(TEXTS, words.encode(TEXTS), strict=True)],
         "pair": (first, second, framed(one, two)),
+        # RoBERTa's tokenizer tells of no types: to it a pair is one text
+        "pair_types": _types(
+            1 + len(one) + manifest.pair_separators, len(two) + 1, type_vocab if manifest.pair_separators == 1 else 1
+        ),
     }
+
+
+def _types(first: int, second: int, type_vocab: int) -> list[int]:
+    """Token types of a pair of so many tokens each; those that the model does not know are its last one."""
+    return [0] * first + [min(1, type_vocab - 1)] * second
 
 
 def _vocabulary_files(model: dict[str, Any]) -> dict[str, Any]:

@@ -72,8 +72,11 @@ def tokenizer_problems(folder: Path, facts: dict[str, Any]) -> Iterator[str]:
         elif tokenizer.decode(ids[1:-1], clean_up_tokenization_spaces=False) != decoded:
             yield f"its tokenizer does not lead back from the tokens of {text[:40]!r}"
     first, second, ids = facts["pair"]
-    if tokenizer(first, second)["input_ids"] != ids:
+    pair = tokenizer(first, second)
+    if pair["input_ids"] != ids:
         yield "its tokenizer joins a pair of texts in another way"
+    elif pair.get("token_type_ids", [0] * len(ids)) != facts["pair_types"]:
+        yield "its tokenizer gives a pair of texts other token types than the model knows"
     if facts["special"]["mask"] not in tokenizer(f"a {tokenizer.mask_token} b")["input_ids"]:
         yield "its tokenizer does not know its own mask token in a text"
     yield from _file_problems(folder / "tokenizer.json", facts, tokenizer.mask_token)

@@ -19,7 +19,7 @@ from pipeline.wording import names
 Ranges = list[tuple[int, int]]  # positions, from and to (without it), in the order they were read
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Alike:
     """Runs of a seed on one corpus that agree, and what the longest of them has read."""
 
@@ -42,6 +42,8 @@ def alike(contents: Contents) -> list[Alike]:
         if group is None:
             group = Alike(*stream, [], read)
             groups.append(group)
+        elif _rows(read) > _rows(group.ranges):  # what agrees with a short run need not agree with a longer one
+            group.ranges = read
         group.runs.append(run.name)
     return sorted(groups, key=lambda one: (one.seed, one.corpus, -len(one.runs)))
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from data_prep import storage
-from pipeline.corpora import MAIN
+from data_prep.errors import CheckError
+from pipeline.corpora import MAIN, prepared
 from pipeline.place import Place, shown
 from pipeline.train_stage import train
 
@@ -41,8 +42,17 @@ def _since(started: float) -> float:
 
 
 def prepare(place: Place) -> Result:
-    """Every corpus, unit by unit; the figures of `corpora` are below their names."""
+    """Every corpus, unit by unit; the figures of `corpora` are below their names. CheckError where they are not of the
+    same documents: before anything is trained on them."""
+    from pipeline.matching_streams import other_documents
+
     named = {name: _prepare(place, name) for name in place.folder.corpora}
+    manifests = {name: reading.manifest for name, reading in prepared(place.folder.corpora).items()}
+    for breach in other_documents(manifests):
+        raise CheckError(
+            f"{shown(place.folder.path)}: {breach} Its sources have changed between the two: remove the folder of one "
+            "and run `electra prepare` again."
+        )
     return {**named.pop(MAIN), **({"corpora": named} if named else {})}
 
 

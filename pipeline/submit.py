@@ -77,6 +77,8 @@ def submit(
         if backend != "kuberay" or wait:
             raise ConfigError("--cluster-only makes a RayCluster that stays: give --backend kuberay, and no --wait")
         return submit_rendered.submit_cluster(work, console, dry_run=dry_run)
+    if backend != "ray" and (address is not None or again):
+        raise ConfigError(f"--address and --again are for Ray Jobs; leave them out with --backend {backend}")
     if backend == "local":
         return _here(work, console, dry_run)
     if backend != "ray":

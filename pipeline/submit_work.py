@@ -61,6 +61,11 @@ class Work:
         return [python, "-m", "pipeline.cli", *self.verb.split(), *place, *(["--json"] if json_ else [])]
 
 
+def shared_folder(experiment: Experiment) -> str:
+    """Where the results of what is sent go without `--out`, as every machine sees it."""
+    return os.path.normpath(f"{experiment.cluster.submit.shared.path}/runs/{experiment.name}")
+
+
 def work_of(
     config: Path, overrides: Sequence[str], verb: Verb, out: Path | None, backend: Backend | None, json_: bool = False
 ) -> tuple[Work, Backend]:
@@ -74,9 +79,9 @@ def work_of(
     elif out is not None and not out.is_absolute():
         raise ConfigError(
             f"--out {out}: every machine must see the folder under this name; name one on the shared volume, such as "
-            f"{submit.shared.path}/runs/{experiment.name}"
+            f"{shared_folder(experiment)}"
         )
     else:
-        place = os.path.normpath(out or f"{submit.shared.path}/runs/{experiment.name}")
+        place = os.path.normpath(out or shared_folder(experiment))
     found = Work(verb=verb, config=config, overrides=tuple(overrides), experiment=experiment, out=place, json_=json_)
     return found, backend

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from cluster.config import ClusterConfig
 from data_prep.corpus import CorpusConfig
+from pipeline.corpora import Variant
 from pipeline.sweep_config import SweepConfig
 from tests.conftest import ROOT, Road
 from tests.pipeline.tiny_evaluation import write_blimp
@@ -30,6 +31,7 @@ BLOCK = re.compile(r"^```(bash|python|yaml)\n(.*?)^```", re.MULTILINE | re.DOTAL
 
 SECTIONS: dict[str, TypeAdapter[Any]] = {
     "corpus": TypeAdapter(CorpusConfig),
+    "corpora": TypeAdapter(dict[str, Variant]),
     "training": TypeAdapter(TrainingConfig),
     "arms": TypeAdapter(list[ArmConfig]),
     "evaluation": TypeAdapter(EvaluationConfig),

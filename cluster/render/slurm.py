@@ -15,6 +15,7 @@ from cluster.render import Job, Rendered, rules
 from cluster.submit_config import SubmitConfig
 
 _LEAVE_SECONDS = 60  # after saving, for Ray to end, before the limit kills
+_LONGEST_NOTICE = 65535  # seconds, of sbatch's --signal
 _JOIN_SECONDS = 600  # that nodes may start apart, image pulls included
 _ALWAYS = ("PATH", "HOME", "USER")
 _UNITS = {"Mi": "M", "Gi": "G", "Ti": "T"}
@@ -164,6 +165,11 @@ def _findings(submit: SubmitConfig) -> Iterator[str]:
         yield "cluster.submit.worker_groups.0.min_replicas: Slurm gives all nodes or none; leave it out"
     if group.node_selector or group.tolerations:
         yield "cluster.submit.worker_groups.0: node_selector and tolerations are Kubernetes'; set slurm.constraint"
+    if submit.stop_seconds + _LEAVE_SECONDS > _LONGEST_NOTICE:
+        yield (
+            f"cluster.submit.stop_seconds: {submit.stop_seconds} are more than Slurm can signal before the limit; "
+            f"{_LONGEST_NOTICE - _LEAVE_SECONDS} at most"
+        )
     if submit.stop_seconds + _LEAVE_SECONDS >= submit.slurm.time_minutes * 60:
         yield (
             f"cluster.submit.slurm.time_minutes: {submit.slurm.time_minutes} leave nothing beside stop_seconds "

@@ -140,8 +140,9 @@ def test_a_dashboard_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> No
         jobs.Cluster(f"127.0.0.1:{port}")
     with pytest.raises(ConfigError, match="give --address http://HEAD:8265, or set RAY_API_SERVER_ADDRESS"):
         jobs.Cluster()
-    with pytest.raises(ConfigError, match=re.escape("--address ray://head:10001: not a dashboard's address")):
-        jobs.Cluster("ray://head:10001")
+    for bad in ("ray://head:10001", "http://head:99999", "head:port", "http://[::1", "http://:8265"):
+        with pytest.raises(ConfigError, match=re.escape(f"--address {bad}: not a dashboard's address")):
+            jobs.Cluster(bad)
     monkeypatch.setenv(jobs.ADDRESS, "https://head/ray/")
     assert jobs.resolve(None) == "https://head/ray"
     assert jobs.resolve("other:1") == "http://other:1"  # what is given counts more

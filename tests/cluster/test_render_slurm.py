@@ -203,12 +203,15 @@ def test_a_ray_that_did_not_start_is_no_success(fakes: Path) -> None:
             "cluster.submit.worker_groups.0: node_selector",
         ),
         ({"stop_seconds": 540, "slurm": {"time_minutes": 10}}, "cluster.submit.slurm.time_minutes"),
+        # sbatch: "sig_time must have an integer value between 0 and 65535"
+        ({"stop_seconds": 65476, "slurm": {"time_minutes": 2000}}, "cluster.submit.stop_seconds: 65476"),
     ],
 )
 def test_what_slurm_cannot_do_is_named_by_its_key(changed: dict[str, Any], key: str) -> None:
     (finding,) = slurm.render(job(), cluster(**changed)).findings
     assert finding.startswith(key)
     assert slurm.render(job(), cluster()).findings == ()
+    assert slurm.render(job(), cluster(stop_seconds=65475, slurm={"time_minutes": 2000})).findings == ()
 
 
 # --- with Ray itself --------------------------------------------------------------------------------------------------

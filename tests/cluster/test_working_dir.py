@@ -17,6 +17,8 @@ def project(tmp_path: Path) -> Path:
         "configs/a.yaml": 10,
         "pipeline/größe.py": 300,
         ".git/objects/pack": 5000,
+        ".env": 40,
+        "deep/.netrc": 40,
         "runs/big/checkpoint": 5000,
         "corpus/train/000.tar": 5000,
         "model.safetensors": 5000,

@@ -147,3 +147,16 @@ def test_a_package_that_is_not_installed_is_a_config_error() -> None:
 def test_the_default_list_takes_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed_docs, "DEFAULT_PACKAGES", ("no_such_package", "networkx"))
     assert {file.package for file in installed_docs.list_files(None)} == {"networkx"}
+
+
+def test_descriptions_are_those_of_the_environment_whatever_was_imported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Importing ray puts a folder inside of it on the path, with copies of packages that nobody installed."""
+    site = tmp_path / "python3" / "site-packages"
+    for folder, name in ((site, "installed"), (site / "ray" / "thirdparty_files", "carried")):
+        (folder / f"{name}-1.dist-info").mkdir(parents=True)
+        (folder / f"{name}-1.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    path = [str(site / "ray" / "thirdparty_files"), str(site.parent), str(site)]
+    monkeypatch.setattr(sys, "path", path)
+    assert [file.name for file in installed_docs.list_files(("descriptions",))] == ["descriptions/installed"]

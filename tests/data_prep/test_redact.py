@@ -14,8 +14,15 @@ JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P
 KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA75\nx2Fq\n-----END RSA PRIVATE KEY-----"
 
 
+GITLAB = "glpat-" + "x9Kq2_Lm4Pn6-Rs8Tv0W"
+DOCKER = "dckr_pat_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7"
+NVIDIA = "nvapi-" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7cF0xYz-aB3dE6gH9jK2mN5pQ8sT1vW4yZ7"
+
+
 @pytest.mark.parametrize(
-    "secret", [HF, GITHUB, AWS, GOOGLE, JWT, KEY], ids=["hf", "github", "aws", "google", "jwt", "key"]
+    "secret",
+    [HF, GITHUB, AWS, GOOGLE, JWT, KEY, GITLAB, DOCKER, NVIDIA],
+    ids=["hf", "github", "aws", "google", "jwt", "key", "gitlab", "docker", "nvidia"],
 )
 @pytest.mark.parametrize("text", ["{}", "token {} was refused", '{{"a": "{}"}}', "--password {}", "x={}&y=1", "({})"])
 def test_tokens_of_known_shape_go_wherever_they_stand(secret: str, text: str) -> None:

@@ -5,10 +5,14 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import yaml
 
+from data_prep.errors import PreflightError
 from pipeline import bundle
+from pipeline.config import load
 from pipeline.doctor_finding import error
-from tests.pipeline.test_cli import refused
+from pipeline.experiment import Experiment
+from tests.pipeline.test_cli import QUICKSTART, refused
 
 # Real-looking, made up here, by where they are put.
 SECRETS = {
@@ -87,3 +91,20 @@ def test_long_files_lose_their_beginning_at_the_end_of_a_line(tmp_path: Path) ->
 def test_a_name_that_is_no_archives_is_refused() -> None:
     """Before anything is looked at."""
     assert refused(2, "doctor", "--bundle", "report.zip") == "--bundle report.zip: an archive's name ends with .tar.gz"
+    said = refused(2, "doctor", "--bundle", "not-there/r.tgz")
+    assert said == "--bundle not-there/r.tgz: not-there is no folder; make it, or name another"
+
+
+def test_a_place_that_takes_no_archive_is_named_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(PreflightError, match=r"^--bundle /proc/r\.tgz: cannot be written \(.+\); name another place$"):
+        bundle.write(Path("/proc/r.tgz"), {}, tmp_path, None)
+
+
+def test_the_configuration_of_what_has_not_begun(tmp_path: Path) -> None:
+    """What `electra doctor CONFIG --bundle FILE` was asked about, with overrides; that of a folder is the folder's."""
+    experiment = load(QUICKSTART, ["seed=4711"], Experiment)
+    bundle.write(tmp_path / "a.tgz", {}, tmp_path, None, experiment)
+    assert yaml.safe_load(unpacked(tmp_path / "a.tgz")["config.yaml"])["seed"] == 4711
+    (tmp_path / "config.yaml").write_text("seed: 1\n")
+    bundle.write(tmp_path / "b.tgz", {}, tmp_path, None, experiment)
+    assert unpacked(tmp_path / "b.tgz")["config.yaml"] == "seed: 1\n"

@@ -1,21 +1,29 @@
 """Several corpora in one experiment: who reads which, where they lie, what runs on each cost, what must be alike."""
 
+import io
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from data_prep.errors import ConfigError
+from data_prep.errors import CheckError, ConfigError
 from data_prep.manifest import Manifest
-from pipeline import corpora, matching, rows_read
+from data_prep.manifest import load as load_manifest
+from data_prep.manifest import save as save_manifest
+from data_prep.storage import folder
+from pipeline import corpora, matching, rows_read, stages
 from pipeline import matching_streams as streams
 from pipeline.assumed import assumed_manifest
 from pipeline.config import dump, load
+from pipeline.console import Console
 from pipeline.corpora import MAIN, Reading
 from pipeline.experiment import Experiment
-from pipeline.folder import changes
+from pipeline.folder import Folder, changes
 from pipeline.gather import Contents, Run
+from pipeline.place import Place
 from pipeline.sweep import as_experiment
+from tests.training.synthetic import write_corpus
 
 TEXT = """
 name: two
@@ -58,6 +66,11 @@ def test_a_corpus_takes_over_all_but_tokenizer_and_layout(tmp_path: Path) -> Non
     ("override", "told"),
     [
         ("corpora.bytes.arms=[robert]", "robert is no arm here"),
+        ("corpora.bytes={arms: [bert], layout: segments}", "corpora.bytes: is corpus over again"),
+        (
+            "corpora.more={arms: [bert], tokenizer: {kind: bpe, lowercase: false, vocab_size: 1000}, layout: packed}",
+            "corpora.more: is corpora.bytes over again",
+        ),
         ("corpora.other={arms: [roberta], layout: packed}", "roberta is named twice here"),
         ("corpora.bytes.arms=[electra, bert, roberta]", "no arm is left to read `corpus` itself"),
         ("corpora.bytes={arms: [roberta]}", "give it a tokenizer or a layout of its own"),
@@ -211,7 +224,34 @@ def test_positions_are_compared_within_a_corpus(tmp_path: Path) -> None:
     ]
 
 
+def test_an_arm_that_is_called_like_a_first_stage_reads_its_own_corpus() -> None:
+    """`two-first` is the first stage of `two` where no arm has that name."""
+    config = {"arms": [{"name": "two"}], "corpora": {"bytes": {"arms": ["two"]}}}
+    assert [corpora.stored_name(config, arm) for arm in ("two", "two-first", None)] == ["bytes", "bytes", MAIN]
+    config["arms"] = [{"name": "two"}, {"name": "two-first"}]
+    assert [corpora.stored_name(config, arm) for arm in ("two", "two-first")] == ["bytes", MAIN]
+
+
 def test_what_is_stored_reads_back(tmp_path: Path) -> None:
     one = experiment(tmp_path)
     (tmp_path / "stored.yaml").write_text(dump(one))
     assert load(tmp_path / "stored.yaml", (), Experiment) == one
+
+
+def test_corpora_of_other_documents_end_the_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found before anything is trained on them. Two corpora are there, of 20 and of 30 rows that documents are made to
+    account for."""
+    one, out = experiment(tmp_path), tmp_path / "out"
+    for name, rows in (("corpus", 20), ("corpora/bytes", 30)):
+        write_corpus(out / name, rows=rows)
+        changed = load_manifest(out / name).model_copy(update=documents(load_manifest(out / name), train=rows))
+        save_manifest(changed, folder(out / name))
+    place = Place(
+        experiment=one,
+        folder=Folder(out, corpora.places(one, out)),
+        console=Console(io.StringIO(), interactive=False),
+        stack=ExitStack(),
+    )
+    monkeypatch.setattr(stages, "_prepare", lambda place, name: {})
+    with pytest.raises(CheckError, match=r"corpora\.bytes was not made of the documents of corpus.* run `electra prep"):
+        stages.prepare(place)

@@ -17,6 +17,7 @@ from pipeline import doctor, doctor_gpu, doctor_machine, doctor_ray, doctor_serv
 from pipeline.config import load
 from pipeline.doctor_finding import Finding, ok
 from pipeline.experiment import Experiment
+from pipeline.submit_work import shared_folder
 from tests.cluster.ray_head import free_ports
 from tests.pipeline.hub_server import TOKEN, Hub, connected
 from tests.pipeline.test_cli import QUICKSTART, ROOT, electra
@@ -172,6 +173,25 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
         (found,) = doctor_storage.places(None, place)
         assert (found.check, found.state) == ("storage", "error"), found
         assert str(place) in found.said and "--out" in (found.remedy or "")
+
+
+def test_a_shared_volume_that_only_the_cluster_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is not mounted, this machine's own disks say nothing of it; where it is, or nobody is elsewhere, all is
+    tried. The folder without --out is that of `electra submit`."""
+    monkeypatch.setattr(doctor_storage, "PROBE_BYTES", 100_000)
+    shared = tmp_path / "volume"
+    one = experiment(f"cluster.submit.shared.path={shared}")
+    out = Path(shared_folder(one))
+    assert out == shared / "runs" / "quickstart"
+    (found,) = doctor_storage.places(one, out, elsewhere=True)
+    assert found.state == "ok" and f"{shared} is not mounted here" in found.said and f"--out {out}" in found.said
+    assert "MB/s" in next(iter(doctor_storage.places(one, out))).said
+    shared.mkdir()
+    assert "MB/s" in next(iter(doctor_storage.places(one, out, elsewhere=True))).said
+    monkeypatch.setattr(doctor_services, "hub", lambda: iter([ok("hub", "not asked")]))
+    shared.rmdir()
+    done = electra("doctor", QUICKSTART, f"cluster.submit.shared.path={shared}", "--address", "http://127.0.0.1:1")
+    assert done.exit_code == 3 and f"ok       storage: {out}: {shared} is not mounted here" in done.stdout
 
 
 def test_a_clock_that_is_wrong() -> None:

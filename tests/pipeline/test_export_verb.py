@@ -10,11 +10,12 @@ import transformers
 from typer.testing import CliRunner, Result
 
 from data_prep.errors import DataError
-from pipeline import cli, proof, proof_fresh
+from pipeline import cli, export, proof, proof_fresh
 from pipeline.export_sources import at
 from tests.pipeline import exported
 from tests.pipeline.test_proof import ELECTRA, configured, examined_here, spoiled, swap_queries_and_keys, weights
 from training import run_folder
+from training.rollback import Rollback
 
 __all__ = ["spoiled"]
 pytestmark = pytest.mark.usefixtures("process_group")
@@ -162,8 +163,46 @@ def test_other_peoples_files_are_not_replaced(run: Path, here: None, tmp_path: P
         f"{tmp_path}/to/discriminator: holds files that are no ex"
     )
     assert (tmp_path / "to" / "discriminator" / "thesis.tex").exists()
+    (tmp_path / "to" / "discriminator" / "config.json").touch()  # somebody else's model
+    assert "holds files that are no export" in refused(3, run, "--out", tmp_path / "to")
+    (tmp_path / "to" / "discriminator" / "thesis.tex").rename(tmp_path / "thesis.tex")
+    (tmp_path / "to" / "discriminator" / "config.json").unlink()
+    done(run, "--out", tmp_path / "to")
+    (tmp_path / "to" / "encoder").mkdir()
+    (tmp_path / "thesis.tex").rename(tmp_path / "to" / "encoder" / "thesis.tex")
+    assert "encoder: is no network of" in refused(3, run, "--out", tmp_path / "to", "--step", 3)
+    assert (tmp_path / "to" / "encoder" / "thesis.tex").exists()
     (tmp_path / "file").touch()
     assert str(tmp_path / "file") in refused(3, run, "--out", tmp_path / "file" / "to")
+
+
+def test_an_export_that_was_killed_is_made_again(
+    run: Path, here: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Killed between the first folder and the second: nothing says that it is whole, and nothing is in the way."""
+    show = export._show
+
+    def stop(temporary: Path, folder: Path) -> None:
+        if folder.name == "generator":
+            raise KeyboardInterrupt
+        show(temporary, folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(export, "_show", stop)
+        assert electra("export", run, "--out", tmp_path / "to").exit_code == 130
+    assert json.loads((tmp_path / "to" / export.MARKER).read_text()) == {}
+    assert [one["new"] for one in done(run, "--out", tmp_path / "to")["exported"]] == [True, True]
+
+
+def test_a_checkpoint_that_a_rollback_left_is_not_the_newest(run: Path) -> None:
+    """Killed before its tidying: the checkpoints of steps 6 and 9 lie there still."""
+    back = Rollback(
+        step=10, to_step=3, from_position=0, to_position=40, reason="spike", flops=0.0, flops_spent=0.0, seconds=0.0
+    )
+    assert at(run).checkpoint.progress.step == 9
+    back.record(run)
+    source = at(run)
+    assert (source.checkpoint.progress.step, source.passed_over) == (3, ())
 
 
 def test_the_corpus_must_be_the_one_it_was_trained_on(run: Path) -> None:

@@ -35,6 +35,7 @@ CASES: dict[str, tuple[ArmConfig, str, dict[str, Any], dict[str, list[str]]]] = 
     "bert": (BertArm(learning_rate=1e-3), "wordpiece", EVEN, {"BertForPreTraining": []}),
     "narrow bert": (BertArm(learning_rate=1e-3), "wordpiece", {}, {"ElectraForMaskedLM": ["nsp"]}),
     "mlm": (MlmArm(learning_rate=1e-3), "wordpiece", EVEN, {"BertForMaskedLM": []}),
+    "no token types": (ROBERTA, "wordpiece", EVEN | {"type_vocab": 1}, {"BertForMaskedLM": []}),
     "roberta": (ROBERTA, "bpe", EVEN | {"type_vocab": 1, "layer_norm_eps": 1e-5}, {"RobertaForMaskedLM": []}),
 }
 
@@ -264,6 +265,10 @@ FAULTS: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "no mask": (D, tokenizer(forget_the_mask), "its tokenizer.json does not know its mask token"),
     "the wrong cls": (D, configured("tokenizer_config.json", cls_token="[SEP]"), "its tokenizer's cls token is 3 inst"),
     "the wrong pad": (D, configured(pad_token_id=1), "config.json: pad_token_id is 1 instead of 0"),
+    "another type of the second": (
+        D, configured("tokenizer_config.json", model_input_names=["input_ids", "attention_mask"]),
+        "its tokenizer gives a pair of texts other token types",
+    ),
     "no length": (R, configured("tokenizer_config.json", model_max_length=512), "its tokenizer cuts at 512 tokens"),
 }  # fmt: skip
 
@@ -323,6 +328,7 @@ def swap_rows(tensors: dict[str, Tensor]) -> None:
         (weights(swap_queries_and_keys), "discriminator: encoder.layers.0.qkv.weight does not come back"),
         (weights(swap_rows), "discriminator: embeddings.word.weight does not come back"),
         (tokenizer(swap_tokens), "discriminator: the exported folder its tokenizer has another vocabulary"),
+        (configured(hidden_dropout_prob=0.5), "discriminator: dropout comes back from the exported folder as 0.5 inst"),
         (configured(pad_token_id=1), "discriminator: the exported folder config.json: pad_token_id is 1"),
     ],
 )

@@ -50,6 +50,16 @@ def test_a_run_that_skipped_rows_agrees_only_up_to_there() -> None:
     ]
 
 
+def test_runs_that_agree_with_a_short_one_only_are_apart() -> None:
+    """Both have read the 40 rows of the short run, and then each has skipped others."""
+    one, other = read("one", 0, 200, (50, 60)), read("other", 0, 200, (50, 70))
+    assert groups(read("short", 0, 40), one, other) == [["short", "one"], ["other"]]
+    assert sentences(contents(read("short", 0, 40), one, other)) == [
+        "Not all runs of seed 0 read the same rows in the same order: short and one read positions 0 to 50 and 60 to "
+        "200, as far as each goes; other read positions 0 to 50 and 70 to 200."
+    ]
+
+
 def test_a_second_stage_that_goes_on_where_the_first_one_ended_reads_straight_on() -> None:
     first = read("first", 0, 100, part_of="two")
     assert groups(read("two", 100, 200), first, read("a", 0, 300)) == [["a", "two"]]

@@ -185,6 +185,8 @@ def test_a_schedulers_command_gets_the_text_of_the_dry_run(
     tool.write_text("#!/bin/sh\necho no quota >&2\nexit 1\n")
     assert refused(3, *words) == f"{command} refuses: no quota"
     assert refused(2, *words, "--wait").startswith("--wait is for Ray Jobs")
+    for ignored in (["--again"], ["--address", "http://127.0.0.1:8265"]):
+        assert refused(2, *words, *ignored).startswith("--address and --again are for Ray Jobs; leave them out with")
 
 
 def test_what_a_scheduler_would_refuse_is_not_sent(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,13 +62,16 @@ def choose(
     return None, sentences
 
 
-def newest(store: Folder, *, hashes: bool = False) -> tuple[Checkpoint | None, list[str]]:
+def newest(
+    store: Folder, *, hashes: bool = False, left_behind: Callable[[Progress], bool] = _never
+) -> tuple[Checkpoint | None, list[str]]:
     """As `choose`, in one process, by manifests and sizes, or also by `hashes`, changing nothing and without an error
     where nothing valid is left."""
     passed_over: list[str] = []
     for name in reversed(steps_of(store)):
         try:
-            return examine(store.sub(name), hashes=hashes), passed_over
+            if not left_behind(read(store.sub(name)).progress):
+                return examine(store.sub(name), hashes=hashes), passed_over
         except CheckpointError as error:
             passed_over.append(str(error))
     return None, passed_over
