@@ -114,7 +114,7 @@ def prove(folders: Mapping[Path, Path]) -> dict[Path, Proved]:
     found = dict(zip(folders, _examined(folders), strict=True))
     for folder, one in found.items():
         if one["problems"]:
-            raise CheckError(f"{_name(folder)}: the exported folder {one['problems'][0]}; nothing was exported")
+            raise CheckError(f"{_name(folder)}, as exported: {one['problems'][0]}; nothing was exported")
     return {folder: Proved(one["difference"], one["exact"]) for folder, one in found.items()}
 
 

@@ -273,6 +273,15 @@ def test_user_errors_come_before_any_work(out: Path, tmp_path: Path) -> None:
 
 
 def test_a_users_error_in_a_unit_comes_out_as_itself(out: Path, first: list[dict[str, Any]]) -> None:
-    long = CONFIG.model_copy(update={"protocol": Protocol(max_length=4096), "tasks": ["sentence_order"]})
-    with pytest.raises(ConfigError, match=r"max_length 4096 is longer than model\.max_positions 512"):
-        evaluate(out, long, console=console())
+    """The task's file is torn, which a unit finds when it reads it."""
+    (data,) = (out / "evaluation" / "tasks").glob("probes-sentence_order-*.jsonl")
+    whole = data.read_bytes()
+    data.write_bytes(whole[: len(whole) // 2])
+    other = CONFIG.model_copy(update={"protocol": Protocol(learning_rate=3e-4, epochs=1), "tasks": ["sentence_order"]})
+    try:
+        with pytest.raises(
+            DataError, match=rf"{data.name} is not a readable task file .* delete it and evaluate again"
+        ):
+            evaluate(out, other, console=console())
+    finally:
+        data.write_bytes(whole)

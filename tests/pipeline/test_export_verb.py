@@ -13,7 +13,15 @@ from data_prep.errors import DataError
 from pipeline import cli, export, proof, proof_fresh
 from pipeline.export_sources import at
 from tests.pipeline import exported
-from tests.pipeline.test_proof import ELECTRA, configured, examined_here, spoiled, swap_queries_and_keys, weights
+from tests.pipeline.test_proof import (
+    ELECTRA,
+    examined_here,
+    spoiled,
+    swap_queries_and_keys,
+    swap_tokens,
+    tokenizer,
+    weights,
+)
 from training import run_folder
 from training.rollback import Rollback
 
@@ -78,9 +86,9 @@ def test_a_fresh_process_proves_it_and_knows_nothing_of_ours(run: Path, tmp_path
 
 @pytest.mark.slow
 def test_a_failed_proof_is_exit_9_and_leaves_nothing(run: Path, spoiled: Any, tmp_path: Path) -> None:
-    spoiled(configured(layer_norm_eps=1e-6))  # what only the fresh process finds
+    spoiled(tokenizer(swap_tokens))  # what only the fresh process finds
     sentence = refused(9, run, "--out", tmp_path / "to")
-    assert sentence.startswith("discriminator: the exported folder its logits differ from the training model's by")
+    assert sentence.startswith("discriminator, as exported: its tokenizer has another vocabulary")
     assert [path.name for path in (tmp_path / "to").iterdir()] == [".lock"]
 
 

@@ -327,9 +327,9 @@ def swap_rows(tensors: dict[str, Tensor]) -> None:
         (weights(drop_layer), "discriminator: the exported folder does not come back"),
         (weights(swap_queries_and_keys), "discriminator: encoder.layers.0.qkv.weight does not come back"),
         (weights(swap_rows), "discriminator: embeddings.word.weight does not come back"),
-        (tokenizer(swap_tokens), "discriminator: the exported folder its tokenizer has another vocabulary"),
+        (tokenizer(swap_tokens), "discriminator, as exported: its tokenizer has another vocabulary"),
         (configured(hidden_dropout_prob=0.5), "discriminator: dropout comes back from the exported folder as 0.5 inst"),
-        (configured(pad_token_id=1), "discriminator: the exported folder config.json: pad_token_id is 1"),
+        (configured(pad_token_id=1), "discriminator, as exported: config.json: pad_token_id is 1"),
     ],
 )
 def test_a_failed_proof_leaves_nothing_that_looks_finished(
@@ -405,7 +405,7 @@ def test_activations_that_overflow_in_half_precision_are_found(tmp_path: Path) -
 
     out = exported.experiment(tmp_path / "out")
     run = exported.begun_run(out, ELECTRA, change=enlarge)
-    with pytest.raises(CheckError, match="discriminator: the exported folder gives logits that are no numbers in flo"):
+    with pytest.raises(CheckError, match="discriminator, as exported: gives logits that are no numbers in flo"):
         export(at(run), tmp_path / "to", "fp16")
     assert [path.name for path in (tmp_path / "to").iterdir()] == [".lock"]
 
