@@ -1,6 +1,10 @@
 """Several corpora in one experiment: who reads which, where they lie, what runs on each cost, what must be alike."""
 
 import io
+import json
+import os
+import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,6 +27,7 @@ from pipeline.folder import Folder, changes
 from pipeline.gather import Contents, Run
 from pipeline.place import Place
 from pipeline.sweep import as_experiment
+from tests.conftest import ROOT
 from tests.training.synthetic import write_corpus
 
 TEXT = """
@@ -255,3 +260,51 @@ def test_corpora_of_other_documents_end_the_preparation(tmp_path: Path, monkeypa
     monkeypatch.setattr(stages, "_prepare", lambda place, name: {})
     with pytest.raises(CheckError, match=r"corpora\.bytes was not made of the documents of corpus.* run `electra prep"):
         stages.prepare(place)
+
+
+ROAD = """
+name: road
+corpus:
+  sources: [{kind: installed_docs, max_bytes: 1500000}]
+  tokenizer: {vocab_size: 2048, sample_bytes: 1000000}
+  seq_len: 64
+  heldout_fraction: 0.1
+corpora:
+  bytes: {arms: [roberta], tokenizer: {kind: bpe, lowercase: false, vocab_size: 1500}, layout: packed}
+model: {size: tiny, max_positions: 64, dropout: 0.0, attention_dropout: 0.0}
+training: {global_batch: 16, micro_batch: 8, eval_rows: 64}
+arms:
+  - {objective: electra, learning_rate: 5.0e-4, generator: {width: 0.5}}
+  - {objective: roberta, learning_rate: 1.0e-3}
+budgets: [3.0e+10, 6.0e+10]
+cluster: {num_workers: 1}
+evaluation:
+  suites: [probes]
+  protocol: {epochs: 1, max_length: 64}
+  probes: {train_examples: 200, dev_examples: 100}
+"""
+
+
+@pytest.mark.long
+def test_the_road_with_two_tokenizers(tmp_path: Path) -> None:
+    """Prepared, trained, evaluated, reported and checked: each run with the vocabulary of its own corpus."""
+    (tmp_path / "road.yaml").write_text(ROAD)
+
+    def electra(*words: str) -> str:
+        command = [sys.executable, "-m", "pipeline.cli", *words]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    electra("experiment", "run", "road.yaml", "--out", "out")
+    assert "all rules hold for 4 finished of 4 runs" in electra("experiment", "check", "road.yaml", "--out", "out")
+    electra("report", "--check", "out")
+    assert electra("verify", "out").count(" is sound (every byte)") == 2
+    for arm, place in (("electra", "corpus"), ("roberta", "corpora/bytes")):
+        manifest = load_manifest(tmp_path / "out" / place)
+        identity = json.loads((tmp_path / "out" / "runs" / f"{arm}-6.00e+10-s0" / "run.json").read_text())["identity"]
+        assert identity["manifest_sha256"] == manifest.sha256
+        assert identity["model"]["vocab_size"] == manifest.vocab_size
+    electra("export", "out/runs/roberta-6.00e+10-s0", "--out", "to")
+    assert json.loads((tmp_path / "to" / "encoder" / "config.json").read_text())["vocab_size"] == 1500
