@@ -1,6 +1,8 @@
-"""What the tests of the report share, and those of the mirror; a file of other tests has an `out` of its own."""
+"""What the tests of the report share, those of the mirror, and those of a hub; a file of other tests has an `out` or a
+`hub` of its own."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from pipeline import figures, figures_reference, figures_training
 from pipeline.mlflow_store import Store
 from tests.pipeline import fake_experiment
+from tests.pipeline.hub_server import Hub, connected
 
 
 @pytest.fixture
@@ -51,3 +54,17 @@ def tracked(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) 
     fake_experiment.write_results_file(folder, [result])
     shutil.copy(empty_store, folder / "mlflow.db")
     return folder
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Nobody waits; for how long they would have."""
+    found: list[float] = []
+    monkeypatch.setattr("time.sleep", found.append)
+    return found
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> Iterator[Hub]:
+    with connected(monkeypatch) as hub:
+        yield hub

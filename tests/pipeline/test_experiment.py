@@ -20,7 +20,6 @@ from pipeline.corpora import MAIN, Reading
 from pipeline.experiment import Experiment
 from pipeline.folder import check_identity, open_folder
 from pipeline.gather import CONFIG_NAME
-from pipeline.place import check_tasks
 from training.arms import ElectraArm, FrozenGenerator
 from training.sizes import SIZES, ModelConfig
 
@@ -397,9 +396,3 @@ def test_one_process_at_a_time_and_no_stale_lock(tmp_path: Path) -> None:
     assert done.returncode == -9
     with open_folder(tmp_path, experiment()):
         pass
-
-
-def test_texts_longer_than_the_positions_are_told_before_any_work() -> None:
-    check_tasks(experiment("evaluation.protocol.max_length=128"))
-    with pytest.raises(ConfigError, match=r"protocol\.max_length 129 is longer than the 128 positions of model\.max_p"):
-        check_tasks(experiment("evaluation.protocol.max_length=129"))

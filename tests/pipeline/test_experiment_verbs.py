@@ -208,3 +208,10 @@ def test_the_road_sweeps_trains_checks_and_resumes(tmp_path: Path) -> None:
     third = json.loads(road.electra("experiment", "run", out, "--json").stdout)
     assert third["stages"]["train"]["trained"] == 1
     assert json.loads((out / "sweep" / "chosen.json").read_text()) == record
+
+
+def test_texts_longer_than_the_positions_are_told_before_any_work(out: Path) -> None:
+    (out.parent / "long.yaml").write_text(dump(swept("", "evaluation.protocol={max_length: 33}")))
+    said = refused(2, "experiment", "run", out.parent / "long.yaml", "--out", out.parent / "new")
+    assert "evaluation.protocol.max_length 33 is longer than the 32 positions of model.max_positions: lower it" in said
+    assert not (out.parent / "new").exists()

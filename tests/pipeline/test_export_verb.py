@@ -16,12 +16,12 @@ from tests.pipeline import exported
 from tests.pipeline.test_proof import (
     ELECTRA,
     examined_here,
-    spoiled,
     swap_queries_and_keys,
     swap_tokens,
     tokenizer,
     weights,
 )
+from tests.pipeline.test_proof_failed import spoiled
 from training import run_folder
 from training.rollback import Rollback
 

@@ -1,6 +1,5 @@
 """What a hub refuses, or cannot do now: the sentence, the exit code, and how often and how long it is asked again."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +9,10 @@ from data_prep.errors import ElectraError, PreflightError, UploadError
 from pipeline.console import Console
 from pipeline.hub_push import push_folder
 from tests.pipeline.hub_exports import write_model
-from tests.pipeline.hub_server import TOKEN, Hub, connected
+from tests.pipeline.hub_server import TOKEN, Hub
 
 AGAIN = "run the same command again: what is there already is not sent twice"
 COMMIT = "POST /api/models/me/small/commit/main"
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Nobody waits; for how long they would have."""
-    found: list[float] = []
-    monkeypatch.setattr("time.sleep", found.append)
-    return found
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> Iterator[Hub]:
-    with connected(monkeypatch) as hub:
-        yield hub
 
 
 @pytest.fixture

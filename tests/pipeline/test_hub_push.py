@@ -1,7 +1,6 @@
 """Pushing to a local hub: what arrives, what is not sent again, branches and their index, other people's commits."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,20 +10,6 @@ from pipeline.console import Console
 from pipeline.hub_push import push_folder
 from tests.pipeline.hub_exports import write_export, write_model
 from tests.pipeline.hub_server import TOKEN, Hub, connected
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Nobody waits; for how long they would have."""
-    found: list[float] = []
-    monkeypatch.setattr("time.sleep", found.append)
-    return found
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> Iterator[Hub]:
-    with connected(monkeypatch) as hub:
-        yield hub
 
 
 def push(folder: Path, repository: str = "me/small", **options: object) -> list[dict[str, object]]:
